@@ -1,0 +1,6 @@
+/* The site's own Slurm, SPANK and munge headers: bindings are generated from
+ * these at each build, because their layouts differ between Slurm versions. */
+#include <slurm/slurm.h>
+#include <slurm/slurm_errno.h>
+#include <slurm/spank.h>
+#include <munge.h>

@@ -1,0 +1,20 @@
+//! The ground floor that the plugin and the controller share: bindings to the
+//! site's Slurm, the trainer specification, the hint and the wire messages.
+
+pub mod hint;
+pub mod spec;
+pub mod wire;
+
+/// Bindings generated from the site's Slurm, SPANK and munge headers.
+#[cfg(feature = "slurm")]
+#[allow(
+    non_camel_case_types,
+    non_snake_case,
+    non_upper_case_globals,
+    unsafe_op_in_unsafe_fn,
+    clippy::all,
+    rustdoc::all
+)]
+pub mod sys {
+    include!(concat!(env!("OUT_DIR"), "/slurm.rs"));
+}

@@ -1,0 +1,342 @@
+//! The trainer specification, as users write it: `nodes=1-16,samples=90000`.
+//! One grammar for `--bftrainer=SPEC` and for `bftrainer:SPEC` in a job's comment.
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// What a job's comment starts with when the job is a trainer.
+pub const COMMENT_PREFIX: &str = "bftrainer:";
+
+/// Longest specification in bytes.
+pub const MAX_BYTES: usize = 4096;
+
+/// Most points that `curve=` may have.
+pub const MAX_CURVE_POINTS: usize = 64;
+
+/// Shown by `--bftrainer=help` and quoted in errors.
+pub const HELP: &str = "\
+bftrainer: --bftrainer=KEY=VALUE[,KEY=VALUE...]
+  nodes=MIN-MAX   fewest and most nodes to train on (or nodes=MAX, from 1); required
+  samples=N       samples to process in all
+  weight=W        importance among your own trainers, above 0 and at most 1000 (default 1)
+  curve=N:R/N:R   throughput R in samples per second on N nodes, as 1:7115.3/2:13071.7
+  up=S            seconds without progress when nodes join
+  down=S          seconds without progress when nodes leave
+example: sbatch --bftrainer=nodes=1-16,samples=90000 train.sh
+";
+
+/// One trainer's specification.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Spec {
+    /// Fewest nodes to train on, at least 1.
+    pub min_nodes: u32,
+    /// Most nodes to train on, at least `min_nodes`.
+    pub max_nodes: u32,
+    /// Samples to process in all.
+    pub samples: Option<u64>,
+    /// Importance among the owner's trainers, in (0, 1000].
+    pub weight: f64,
+    /// (nodes, samples per second), nodes strictly rising; empty when unknown.
+    pub curve: Vec<(u32, f64)>,
+    /// Seconds without progress when nodes join.
+    pub up_s: Option<f64>,
+    /// Seconds without progress when nodes leave.
+    pub down_s: Option<f64>,
+}
+
+/// Why a specification was refused.
+#[derive(Debug, Error, PartialEq)]
+pub enum SpecError {
+    /// No text at all.
+    #[error("the specification is empty: write nodes=MIN-MAX, as nodes=1-16")]
+    Empty,
+    /// More than [`MAX_BYTES`].
+    #[error("the specification has {0} bytes: at most {MAX_BYTES} are read")]
+    TooLong(usize),
+    /// `nodes=` is missing.
+    #[error("nodes= is missing: write nodes=MIN-MAX, as nodes=1-16")]
+    NoNodes,
+    /// A piece without `=`.
+    #[error("\"{0}\" is not KEY=VALUE: write for instance nodes=1-16")]
+    NotKeyValue(String),
+    /// An unknown key.
+    #[error("unknown key \"{0}\": expected nodes, samples, weight, curve, up or down")]
+    UnknownKey(String),
+    /// A key given twice.
+    #[error("{0}= stands twice: write it once")]
+    Twice(&'static str),
+    /// A value that does not fit its key.
+    #[error("{key}={value}: expected {expected}")]
+    BadValue {
+        /// The key.
+        key: &'static str,
+        /// The value as it was written.
+        value: String,
+        /// What it should have been.
+        expected: &'static str,
+    },
+}
+
+const NODES: &str = "MIN-MAX or MAX, whole numbers with 1 <= MIN <= MAX <= 100000, as nodes=1-16";
+const SAMPLES: &str = "a whole number of samples from 1 to 10^18, as samples=90000";
+const WEIGHT: &str = "a number above 0 and at most 1000, as weight=2";
+const CURVE: &str = "at most 64 NODES:SAMPLES_PER_SECOND joined by \"/\", nodes rising from 1, \
+                     rates above 0, as curve=1:7115.3/2:13071.7";
+const SECONDS: &str = "seconds from 0 to 86400, as 18.5";
+
+impl Spec {
+    /// The specification in a job's comment: `None` when the comment does not
+    /// start with [`COMMENT_PREFIX`], an error when it does and what follows is bad.
+    pub fn from_comment(comment: &str) -> Option<Result<Self, SpecError>> {
+        comment.strip_prefix(COMMENT_PREFIX).map(str::parse)
+    }
+
+    /// The comment that carries this specification.
+    pub fn to_comment(&self) -> String {
+        format!("{COMMENT_PREFIX}{self}")
+    }
+}
+
+impl FromStr for Spec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let text = text.trim();
+        if text.is_empty() {
+            return Err(SpecError::Empty);
+        }
+        if text.len() > MAX_BYTES {
+            return Err(SpecError::TooLong(text.len()));
+        }
+        let (mut nodes, mut samples, mut weight) = (None, None, None);
+        let (mut curve, mut up_s, mut down_s) = (None, None, None);
+        for piece in text.split(',') {
+            let Some((key, value)) = piece.split_once('=') else {
+                return Err(SpecError::NotKeyValue(shown(piece)));
+            };
+            match key.trim() {
+                "nodes" => set(&mut nodes, "nodes", value, NODES, parse_nodes)?,
+                "samples" => set(&mut samples, "samples", value, SAMPLES, parse_samples)?,
+                "weight" => set(&mut weight, "weight", value, WEIGHT, parse_weight)?,
+                "curve" => set(&mut curve, "curve", value, CURVE, parse_curve)?,
+                "up" => set(&mut up_s, "up", value, SECONDS, parse_seconds)?,
+                "down" => set(&mut down_s, "down", value, SECONDS, parse_seconds)?,
+                other => return Err(SpecError::UnknownKey(shown(other))),
+            }
+        }
+        let (min_nodes, max_nodes) = nodes.ok_or(SpecError::NoNodes)?;
+        Ok(Spec {
+            min_nodes,
+            max_nodes,
+            samples,
+            weight: weight.unwrap_or(1.0),
+            curve: curve.unwrap_or_default(),
+            up_s,
+            down_s,
+        })
+    }
+}
+
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "nodes={}-{}", self.min_nodes, self.max_nodes)?;
+        if let Some(samples) = self.samples {
+            write!(f, ",samples={samples}")?;
+        }
+        if self.weight != 1.0 {
+            write!(f, ",weight={}", self.weight)?;
+        }
+        for (index, (nodes, rate)) in self.curve.iter().enumerate() {
+            let lead = if index == 0 { ",curve=" } else { "/" };
+            write!(f, "{lead}{nodes}:{rate}")?;
+        }
+        if let Some(up_s) = self.up_s {
+            write!(f, ",up={up_s}")?;
+        }
+        if let Some(down_s) = self.down_s {
+            write!(f, ",down={down_s}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Parses `value` into `slot`, refusing a second one.
+fn set<T>(
+    slot: &mut Option<T>,
+    key: &'static str,
+    value: &str,
+    expected: &'static str,
+    parse: fn(&str) -> Option<T>,
+) -> Result<(), SpecError> {
+    if slot.is_some() {
+        return Err(SpecError::Twice(key));
+    }
+    *slot = parse(value.trim());
+    if slot.is_none() {
+        return Err(SpecError::BadValue {
+            key,
+            value: shown(value),
+            expected,
+        });
+    }
+    Ok(())
+}
+
+/// `text` as an error message may quote it: printable and short.
+fn shown(text: &str) -> String {
+    const MOST_CHARS: usize = 60;
+    let mut out: String = text
+        .chars()
+        .take(MOST_CHARS)
+        .flat_map(char::escape_debug)
+        .collect();
+    if text.chars().count() > MOST_CHARS {
+        out.push_str("...");
+    }
+    out
+}
+
+fn parse_nodes(value: &str) -> Option<(u32, u32)> {
+    let (min, max) = match value.split_once('-') {
+        Some((min, max)) => (parse_count(min)?, parse_count(max)?),
+        None => (1, parse_count(value)?),
+    };
+    (1 <= min && min <= max && max <= 100_000).then_some((min, max))
+}
+
+fn parse_samples(value: &str) -> Option<u64> {
+    let samples = digits(value)?.parse().ok()?;
+    (1..=1_000_000_000_000_000_000)
+        .contains(&samples)
+        .then_some(samples)
+}
+
+fn parse_weight(value: &str) -> Option<f64> {
+    parse_number(value).filter(|weight| *weight > 0.0 && *weight <= 1000.0)
+}
+
+fn parse_seconds(value: &str) -> Option<f64> {
+    parse_number(value).filter(|seconds| (0.0..=86_400.0).contains(seconds))
+}
+
+fn parse_curve(value: &str) -> Option<Vec<(u32, f64)>> {
+    let mut points: Vec<(u32, f64)> = Vec::new();
+    for point in value.split('/') {
+        let (nodes, rate) = point.split_once(':')?;
+        let (nodes, rate) = (parse_count(nodes)?, parse_number(rate)?);
+        let rises = points.last().is_none_or(|(last, _)| *last < nodes);
+        if !rises || nodes == 0 || nodes > 100_000 || rate <= 0.0 || rate > 1e15 {
+            return None;
+        }
+        points.push((nodes, rate));
+    }
+    (points.len() <= MAX_CURVE_POINTS).then_some(points)
+}
+
+fn parse_count(value: &str) -> Option<u32> {
+    digits(value)?.parse().ok()
+}
+
+/// Plain digits only: no sign, no inner space.
+fn digits(value: &str) -> Option<&str> {
+    let value = value.trim();
+    value
+        .bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then_some(value)
+}
+
+fn parse_number(value: &str) -> Option<f64> {
+    let number: f64 = value.trim().parse().ok()?;
+    number.is_finite().then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_key_is_read() {
+        let spec: Spec =
+            "nodes=2-16,samples=90000,weight=2.5,curve=1:7115.3/2:13071.7,up=18,down=0.5"
+                .parse()
+                .unwrap();
+        assert_eq!((spec.min_nodes, spec.max_nodes), (2, 16));
+        assert_eq!(spec.samples, Some(90_000));
+        assert_eq!(spec.weight, 2.5);
+        assert_eq!(spec.curve, vec![(1, 7115.3), (2, 13071.7)]);
+        assert_eq!((spec.up_s, spec.down_s), (Some(18.0), Some(0.5)));
+    }
+
+    #[test]
+    fn one_number_of_nodes_is_the_maximum() {
+        let spec: Spec = "nodes=16".parse().unwrap();
+        assert_eq!((spec.min_nodes, spec.max_nodes), (1, 16));
+    }
+
+    #[test]
+    fn bad_specifications_are_refused_with_what_was_expected() {
+        for (text, part) in [
+            ("", "nodes=MIN-MAX"),
+            ("samples=5", "nodes= is missing"),
+            ("nodes", "not KEY=VALUE"),
+            ("nodes=0-4", "nodes=0-4: expected"),
+            ("nodes=0", "1 <= MIN"),
+            ("nodes=4-2", "1 <= MIN"),
+            ("nodes=+4", "whole numbers"),
+            ("nodes=-4", "whole numbers"),
+            ("nodes=1-99999999999", "whole numbers"),
+            ("nodes=1-4,nodes=2", "stands twice"),
+            ("nodes=1-4,size=3", "unknown key \"size\""),
+            ("nodes=1-4,", "not KEY=VALUE"),
+            ("nodes=1-4,samples=1e5", "whole number of samples"),
+            ("nodes=1-4,weight=0", "above 0"),
+            ("nodes=1-4,weight=NaN", "above 0"),
+            ("nodes=1-4,weight=inf", "above 0"),
+            ("nodes=1-4,curve=2:10/1:20", "nodes rising"),
+            ("nodes=1-4,curve=1:-3", "rates above 0"),
+            ("nodes=1-4,up=-1", "seconds from 0"),
+        ] {
+            let error = text.parse::<Spec>().unwrap_err().to_string();
+            assert!(error.contains(part), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_comment_without_our_prefix_is_no_specification() {
+        assert!(Spec::from_comment("nodes=1-4").is_none());
+        assert!(Spec::from_comment("bftrainer:nodes=1-4").unwrap().is_ok());
+        assert!(Spec::from_comment("bftrainer:nods=1-4").unwrap().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_parsed_or_refused_in_one_short_line(text in "\\PC{0,200}|[a-z0-9=,:/.-]{0,80}") {
+            if let Err(error) = text.parse::<Spec>() {
+                let line = error.to_string();
+                prop_assert!(!line.contains('\n') && line.len() < 2000);
+            }
+        }
+
+        #[test]
+        fn what_is_written_is_read_back(
+            min in 1u32..100, more in 0u32..100, samples in proptest::option::of(1u64..1_000_000),
+            weight in 0.001f64..1000.0, rates in proptest::collection::vec(0.1f64..1e9, 0..8),
+            up in proptest::option::of(0.0f64..100.0),
+        ) {
+            let spec = Spec {
+                min_nodes: min,
+                max_nodes: min + more,
+                samples,
+                weight,
+                curve: (1u32..).zip(rates).collect(),
+                up_s: up,
+                down_s: up,
+            };
+            prop_assert_eq!(Spec::from_comment(&spec.to_comment()).unwrap().unwrap(), spec);
+        }
+    }
+}
