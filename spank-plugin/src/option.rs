@@ -6,13 +6,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bftrainer::sys;
 
+use crate::slurm::c_string;
+
 /// Slurm's carrier from sbatch to slurmstepd, in the job's environment;
 /// slurmstepd removes it there.
-pub const CARRIER: &CStr = c"_SLURM_SPANK_OPTION_bftrainer_bftrainer";
+const CARRIER: &CStr = c"_SLURM_SPANK_OPTION_bftrainer_bftrainer";
 
 /// Slurm's copy of it that stays in the job's environment: commands inside the
 /// job take the option from there as if it had been written.
-pub const INHERITED: &CStr = c"SLURM_SPANK__SLURM_SPANK_OPTION_bftrainer_bftrainer";
+pub const INHERITED: &str = "SLURM_SPANK__SLURM_SPANK_OPTION_bftrainer_bftrainer";
 
 /// How the option reached this process.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -58,7 +60,7 @@ pub fn drop_inherited(spank: sys::spank_t) {
     unsafe {
         sys::spank_job_control_unsetenv(spank, CARRIER.as_ptr());
         libc::unsetenv(CARRIER.as_ptr());
-        libc::unsetenv(INHERITED.as_ptr());
+        libc::unsetenv(c_string(INHERITED).as_ptr());
     }
 }
 
@@ -71,7 +73,7 @@ extern "C" fn on_option(_val: c_int, value: *const c_char, remote: c_int) -> c_i
         // A value out of the environment is handed over as getenv's own
         // pointer: its address tells it from one that was written.
         // SAFETY: the name is a C string.
-        let inherited = unsafe { libc::getenv(INHERITED.as_ptr()) };
+        let inherited = unsafe { libc::getenv(c_string(INHERITED).as_ptr()) };
         let mut given = state();
         if remote == 0 && std::ptr::eq(value, inherited) {
             if *given == Given::No {

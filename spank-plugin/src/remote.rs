@@ -23,12 +23,13 @@ pub fn task_init(spank: sys::spank_t, args: &Args) {
     if step_id(spank) != Some(sys::SLURM_BATCH_SCRIPT) {
         return;
     }
-    let tagged = matches!(option::given(), Given::Written(_));
     let mut env = environment(spank);
-    let ours = tagged
-        || is_array_task(spank)
-            && env.get("SLURM_JOB_PARTITION") == Some(OsStr::new(&args.partition));
-    if !ours {
+    let candidate =
+        is_array_task(spank) && env.get("SLURM_JOB_PARTITION") == Some(OsStr::new(&args.partition));
+    // With --export=NONE and the like only the inherited copy arrives.
+    let copied = env.get(option::INHERITED).is_some();
+    let tagged = matches!(option::given(), Given::Written(_)) || candidate && copied;
+    if !tagged && !candidate {
         return;
     }
     let words = command(tagged, script(spank));
@@ -76,7 +77,7 @@ fn command(tagged: bool, script: Vec<CString>) -> Vec<CString> {
 /// Tells the agent what only plugstack.conf says, whatever the user has set, and
 /// hides the option from commands inside the job.
 fn describe(env: &mut TaskEnv, args: &Args) {
-    env.remove(option::INHERITED.to_bytes());
+    env.remove(option::INHERITED.as_bytes());
     env.set(b"BFT_PARTITION", args.partition.as_bytes());
     match &args.controller {
         Some(controller) => env.set(b"BFT_CONTROLLER", controller.as_bytes()),
@@ -177,7 +178,7 @@ mod tests {
         let mut env = TaskEnv::default();
         env.set(b"BFT_CONTROLLER", b"evil:1");
         env.set(b"BFT_CONTROLLER_UID", b"1001");
-        env.set(option::INHERITED.to_bytes(), b"nodes=1-4");
+        env.set(option::INHERITED.as_bytes(), b"nodes=1-4");
         env.set(b"MINE", b"kept");
         describe(
             &mut env,

@@ -23,40 +23,24 @@ pub struct Site<'a> {
     pub max_array_size: Option<u32>,
 }
 
-/// Options that a trainer can't have: name, how it is written, why.
-const REFUSED: [(&str, &str, &str); 7] = [
-    (
-        "nodelist",
-        "--nodelist",
-        "the controller chooses the nodes (--exclude and --constraint work)",
-    ),
-    (
-        "nodefile",
-        "--nodefile",
-        "the controller chooses the nodes (--exclude and --constraint work)",
-    ),
+/// Options that a trainer can't have, and why.
+const REFUSED: [(&str, &str); 6] = [
+    ("nodelist", CHOOSES_NODES),
+    ("nodefile", CHOOSES_NODES),
     (
         "begin",
-        "--begin",
         "the controller sets the begin times (--dependency works)",
     ),
     (
         "time-min",
-        "--time-min",
         "the controller sets time limits to fit the idle time of each node",
     ),
-    (
-        "container",
-        "--container",
-        "the agent runs the script; start containers inside it",
-    ),
-    (
-        "container-id",
-        "--container-id",
-        "the agent runs the script; start containers inside it",
-    ),
-    ("jobid", "--jobid", "Slurm numbers the tasks"),
+    ("container", RUNS_SCRIPT),
+    ("container-id", RUNS_SCRIPT),
 ];
+
+const CHOOSES_NODES: &str = "the controller chooses the nodes (--exclude and --constraint work)";
+const RUNS_SCRIPT: &str = "the agent runs the script; start containers inside it";
 
 /// The options to set, in order, or the sentence that refuses the job.
 pub fn plan(
@@ -65,11 +49,9 @@ pub fn plan(
     options: &dyn Options,
 ) -> Result<Vec<(&'static str, String)>, String> {
     check_size(spec, site)?;
-    for (name, written, reason) in REFUSED {
+    for (name, reason) in REFUSED {
         if options.get(name).is_some() {
-            return Err(format!(
-                "{written} can't be used with --bftrainer: {reason}"
-            ));
+            return Err(format!("--{name} can't be used with --bftrainer: {reason}"));
         }
     }
     check_requeue(options)?;
