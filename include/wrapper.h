@@ -4,3 +4,6 @@
 #include <slurm/slurm_errno.h>
 #include <slurm/spank.h>
 #include <munge.h>
+
+/* Macros that hold a cast, which bindgen passes over, as constants. */
+static const uint32_t BFT_JOB_REQUEUE_HOLD = JOB_REQUEUE_HOLD;

@@ -13,6 +13,7 @@ pub mod wire;
     non_upper_case_globals,
     unsafe_op_in_unsafe_fn,
     clippy::all,
+    clippy::undocumented_unsafe_blocks,
     rustdoc::all
 )]
 pub mod sys {

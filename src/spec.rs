@@ -99,6 +99,25 @@ impl Spec {
     }
 }
 
+/// The AdminComment of an admitted trainer: the accepted specification and the
+/// array's submit time (epoch seconds). The time tells two trainers of one job
+/// number apart; Slurm's own submit time can't, it moves at each requeue.
+pub fn admitted_comment(spec: &Spec, submit_time_s: i64) -> String {
+    format!("{COMMENT_PREFIX}{spec};submitted={submit_time_s}")
+}
+
+/// The submit time in an AdminComment made by [`admitted_comment`], whatever
+/// follows after a further `;`. `None` when the job was not admitted.
+pub fn submitted_s(admin_comment: &str) -> Option<i64> {
+    admin_comment
+        .strip_prefix(COMMENT_PREFIX)?
+        .split(';')
+        .skip(1)
+        .find_map(|part| part.trim().strip_prefix("submitted="))?
+        .parse()
+        .ok()
+}
+
 impl FromStr for Spec {
     type Err = SpecError;
 
@@ -310,6 +329,20 @@ mod tests {
         assert!(Spec::from_comment("nodes=1-4").is_none());
         assert!(Spec::from_comment("bftrainer:nodes=1-4").unwrap().is_ok());
         assert!(Spec::from_comment("bftrainer:nods=1-4").unwrap().is_err());
+    }
+
+    #[test]
+    fn the_submit_time_of_an_admitted_trainer_is_read_back() {
+        let spec: Spec = "nodes=1-4".parse().unwrap();
+        let comment = admitted_comment(&spec, 1_796_043_852);
+        assert_eq!(comment, "bftrainer:nodes=1-4;submitted=1796043852");
+        assert_eq!(submitted_s(&comment), Some(1_796_043_852));
+        assert_eq!(
+            submitted_s(&format!("{comment}; failed: x")),
+            Some(1_796_043_852)
+        );
+        assert_eq!(submitted_s("bftrainer:nodes=1-4"), None);
+        assert_eq!(submitted_s("submitted=5"), None);
     }
 
     proptest! {

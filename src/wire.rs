@@ -96,6 +96,10 @@ pub struct Join {
     pub generation: Option<u64>,
     /// That generation's node names in rank order; empty when none runs.
     pub members: Vec<String>,
+    /// The submit time that the control folder carries, epoch seconds: when it
+    /// is not the trainer's, the next two fields speak of an earlier trainer of
+    /// the same number. `None`: no such folder.
+    pub folder_submit_time_s: Option<i64>,
     /// The newest generation that the control folder knows; 0 when none.
     pub newest_generation: u64,
     /// The trainer's verdict in the control folder.
@@ -148,6 +152,12 @@ pub enum Outcome {
         /// In words: what and which rank.
         reason: String,
     },
+    /// They were killed, or not started at all, because the control folder
+    /// knows a newer generation: start one above it. Nobody's failure.
+    Fenced {
+        /// The number in the control folder.
+        newest_generation: u64,
+    },
 }
 
 /// A line of progress from rank 0.
@@ -180,7 +190,8 @@ pub enum ToAgent {
         min_nodes: u32,
         /// Most nodes.
         max_nodes: u32,
-        /// When the trainer was submitted, epoch seconds.
+        /// When the trainer was submitted, epoch seconds, as the controller found
+        /// it at admission (Slurm's own moves at each requeue).
         submit_time_s: i64,
         /// Seconds between heartbeats.
         heartbeat_s: f64,
@@ -189,6 +200,9 @@ pub enum ToAgent {
         /// Epoch seconds at which Slurm's limit ends the task.
         end_time_s: Option<i64>,
     },
+    /// Alive: the answer to each [`FromAgent::Heartbeat`]. An agent that hears
+    /// nothing for three heartbeats connects anew.
+    Heartbeat,
     /// Start the ranks of a generation.
     Start(Start),
     /// Stop the ranks of `generation`: SIGTERM, SIGKILL after `grace_s` (0: at once).
