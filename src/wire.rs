@@ -68,7 +68,7 @@ pub fn server_payload(server_nonce: &str, client_nonce: &str) -> String {
 }
 
 /// The first frame after both proofs.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
     /// A worker agent: [`FromAgent`] and [`ToAgent`] frames follow.
@@ -289,4 +289,63 @@ pub enum Answer {
         /// Why.
         reason: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::de::DeserializeOwned;
+    use std::fmt::Debug;
+
+    fn comes_back<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: T) {
+        let text = serde_json::to_string(&message).unwrap();
+        assert_eq!(serde_json::from_str::<T>(&text).unwrap(), message, "{text}");
+    }
+
+    #[test]
+    fn messages_within_messages_come_back_as_they_were_sent() {
+        comes_back(Request::Query(Query::Show {
+            array_job_id: Some(7),
+        }));
+        comes_back(Request::Join(Join {
+            array_job_id: 7,
+            array_task_id: 1,
+            job_id: 9,
+            restart_count: 0,
+            node: "n1".into(),
+            free_port: 1,
+            generation: Some(3),
+            members: vec!["n1".into()],
+            folder_submit_time_s: None,
+            newest_generation: 3,
+            verdict: Some(0),
+        }));
+        for outcome in [
+            Outcome::Stopped,
+            Outcome::Failed {
+                exit_code: 1,
+                reason: "x".into(),
+            },
+            Outcome::Fenced {
+                newest_generation: 9,
+            },
+        ] {
+            comes_back(FromAgent::Stopped {
+                generation: 3,
+                outcome,
+                free_port: 1,
+            });
+        }
+        comes_back(FromAgent::Progress(Progress::default()));
+        comes_back(ToAgent::Start(Start {
+            generation: 3,
+            node_rank: 0,
+            members: Vec::new(),
+            master_port: 1,
+            deadline_s: None,
+        }));
+        comes_back(Answer::Rows {
+            rows: vec![serde_json::json!({"t": 1})],
+        });
+    }
 }

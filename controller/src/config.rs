@@ -102,7 +102,9 @@ impl Config {
             error,
         };
         if std::fs::metadata(path).map_err(unreadable)?.len() > MAX_BYTES {
-            return Err(ConfigError::TooLarge { path: path.to_path_buf() });
+            return Err(ConfigError::TooLarge {
+                path: path.to_path_buf(),
+            });
         }
         let text = std::fs::read_to_string(path).map_err(unreadable)?;
         Self::parse(&text, path)
@@ -141,7 +143,12 @@ impl Config {
             ..defaults
         };
         let config = Config {
-            controller: reader.text("controller", "127.0.0.1:7115", is_host_and_port, HOST_AND_PORT),
+            controller: reader.text(
+                "controller",
+                "127.0.0.1:7115",
+                is_host_and_port,
+                HOST_AND_PORT,
+            ),
             partition: reader.text("partition", "bftrainer", is_word, WORD),
             state_dir: reader
                 .text("state_dir", "/var/lib/bftrainer", is_absolute, ABSOLUTE)
@@ -231,22 +238,32 @@ mod tests {
             (6, "exclude_nodes: expected host lists"),
         ] {
             let start = format!("b.toml:{line}: {part}");
-            assert!(lines.iter().any(|text| text.starts_with(&start)), "{start} in\n{error}");
+            assert!(
+                lines.iter().any(|text| text.starts_with(&start)),
+                "{start} in\n{error}"
+            );
         }
         assert_eq!(lines.len(), 6, "{error}");
     }
 
     #[test]
     fn broken_toml_names_its_line() {
-        let error = parse("horizon_s = 60\nlease_s = = 3\n").unwrap_err().to_string();
+        let error = parse("horizon_s = 60\nlease_s = = 3\n")
+            .unwrap_err()
+            .to_string();
         assert!(error.starts_with("b.toml:2: "), "{error}");
     }
 
     #[test]
     fn every_setting_refuses_a_value_of_the_wrong_type() {
         for key in reader::ALL_KEYS_FOR_TESTS {
-            let error = parse(&format!("{key} = 1979-05-27\n")).unwrap_err().to_string();
-            assert!(error.starts_with(&format!("b.toml:1: {key}: expected")), "{error}");
+            let error = parse(&format!("{key} = 1979-05-27\n"))
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.starts_with(&format!("b.toml:1: {key}: expected")),
+                "{error}"
+            );
         }
     }
 }

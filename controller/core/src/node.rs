@@ -7,9 +7,7 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 
 /// A node, as an index into [`NodeNames`].
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NodeId(pub u32);
 
 /// The names behind the numbers.

@@ -35,7 +35,9 @@ impl PoolNode {
 
     /// The worker here when it is `trainer`'s.
     pub fn worker_of(&self, trainer: TrainerId) -> Option<&Worker> {
-        self.worker.as_ref().filter(|worker| worker.trainer == trainer)
+        self.worker
+            .as_ref()
+            .filter(|worker| worker.trainer == trainer)
     }
 }
 

@@ -8,9 +8,7 @@ use crate::curve::Curve;
 use crate::node::NodeId;
 
 /// A trainer: Slurm's array job id.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TrainerId(pub u32);
 
 impl std::fmt::Display for TrainerId {

@@ -8,8 +8,8 @@ use serde_json::Value;
 use thiserror::Error;
 
 use crate::config::{Config, ConfigError};
-use crate::slurm_conf::{self, SlurmConf};
 use crate::net::{self, NetError, Settings};
+use crate::slurm_conf::{self, SlurmConf};
 
 /// How long the controller may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -41,10 +41,17 @@ pub enum AskError {
 pub fn ask(query: Query, config: Option<&Path>) -> Result<Vec<Value>, AskError> {
     let config = Config::read(&Config::path(config))?;
     let server_uid = SlurmConf::find().slurm_uid().ok_or(AskError::SlurmUser)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let answer = runtime.block_on(async {
         let conversation = async {
-            let settings = Settings::new(config.munge_socket.clone().or_else(slurm_conf::munge_socket));
+            let settings = Settings::new(
+                config
+                    .munge_socket
+                    .clone()
+                    .or_else(slurm_conf::munge_socket),
+            );
             let mut connection = net::connect(&config.controller, server_uid, &settings).await?;
             connection.set_max_read(MAX_ANSWER_BYTES);
             connection.write(&Request::Query(query)).await?;

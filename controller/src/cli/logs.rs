@@ -75,7 +75,9 @@ fn show(args: &LogsArgs) -> io::Result<()> {
 /// In the submit directory that the controller knows, else below this one.
 fn log_path(args: &LogsArgs) -> PathBuf {
     let id = args.array_job_id;
-    let query = Query::Show { array_job_id: Some(id) };
+    let query = Query::Show {
+        array_job_id: Some(id),
+    };
     let folder = ask::ask(query, args.config.as_deref())
         .ok()
         .and_then(|rows| Some(PathBuf::from(rows.first()?.get("work_dir")?.as_str()?)));

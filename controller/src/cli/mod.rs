@@ -95,13 +95,17 @@ pub fn nodes(args: &NodesArgs) -> ExitCode {
 
 /// Runs `bftrainer why`.
 pub fn why(args: &WhyArgs) -> ExitCode {
-    let query = Query::Why { array_job_id: args.array_job_id };
+    let query = Query::Why {
+        array_job_id: args.array_job_id,
+    };
     ask_and_show(query, WHY, &args.output)
 }
 
 /// Runs `bftrainer show`.
 pub fn show(args: &ShowArgs) -> ExitCode {
-    let query = Query::Show { array_job_id: args.array_job_id };
+    let query = Query::Show {
+        array_job_id: args.array_job_id,
+    };
     answer_with(query, &args.output, |rows| {
         rows.iter().map(table::key_value_lines).collect()
     })

@@ -57,16 +57,32 @@ impl Column {
 pub fn show_rows(rows: &[Value], columns: &[Column], output: &OutputArgs) -> String {
     let mut lines: Vec<Vec<String>> = Vec::new();
     if !output.noheader {
-        lines.push(columns.iter().map(|column| column.title.to_owned()).collect());
+        lines.push(
+            columns
+                .iter()
+                .map(|column| column.title.to_owned())
+                .collect(),
+        );
     }
     for row in rows {
-        lines.push(columns.iter().map(|column| written(&row[column.key], column.kind)).collect());
+        lines.push(
+            columns
+                .iter()
+                .map(|column| written(&row[column.key], column.kind))
+                .collect(),
+        );
     }
     if output.parsable2 {
         return lines.iter().map(|line| line.join("|") + "\n").collect();
     }
     let widths: Vec<usize> = (0..columns.len())
-        .map(|index| lines.iter().map(|line| line[index].chars().count()).max().unwrap_or(0))
+        .map(|index| {
+            lines
+                .iter()
+                .map(|line| line[index].chars().count())
+                .max()
+                .unwrap_or(0)
+        })
         .collect();
     lines
         .iter()
@@ -86,7 +102,9 @@ pub fn key_value_lines(row: &Value) -> String {
     let Some(row) = row.as_object() else {
         return String::new();
     };
-    row.iter().map(|(key, value)| format!("{key}={}\n", written(value, Kind::Plain))).collect()
+    row.iter()
+        .map(|(key, value)| format!("{key}={}\n", written(value, Kind::Plain)))
+        .collect()
 }
 
 /// The rows as they came.
@@ -98,7 +116,10 @@ pub fn json(rows: &[Value]) -> String {
 /// Writes to standard output; a reader that has gone away is no error.
 pub fn print(text: &str) -> ExitCode {
     let mut output = std::io::stdout().lock();
-    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+    match output
+        .write_all(text.as_bytes())
+        .and_then(|()| output.flush())
+    {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             eprintln!("bftrainer: standard output: {error}");
             ExitCode::FAILURE
@@ -110,9 +131,9 @@ pub fn print(text: &str) -> ExitCode {
 fn written(value: &Value, kind: Kind) -> String {
     match (value, kind) {
         (Value::Null, _) => "-".to_owned(),
-        (Value::Number(number), Kind::Decimals(places)) => {
-            number.as_f64().map_or_else(String::new, |number| format!("{number:.places$}"))
-        }
+        (Value::Number(number), Kind::Decimals(places)) => number
+            .as_f64()
+            .map_or_else(String::new, |number| format!("{number:.places$}")),
         (Value::Number(number), Kind::Time) => number.as_f64().map_or_else(String::new, local_time),
         (Value::Number(number), Kind::Hours) => number
             .as_f64()
@@ -124,7 +145,9 @@ fn written(value: &Value, kind: Kind) -> String {
 
 /// Control characters would let a user's text rule the terminal.
 fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    text.chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect()
 }
 
 fn local_time(epoch_s: f64) -> String {
@@ -150,12 +173,20 @@ mod tests {
     ];
 
     fn output(noheader: bool, parsable2: bool) -> OutputArgs {
-        OutputArgs { noheader, parsable2, json: false, config: None }
+        OutputArgs {
+            noheader,
+            parsable2,
+            json: false,
+            config: None,
+        }
     }
 
     #[test]
     fn columns_are_aligned_and_missing_values_are_dashes() {
-        let rows = [json!({"jobid": 12, "loss": 0.5, "reason": null}), json!({"jobid": 7})];
+        let rows = [
+            json!({"jobid": 12, "loss": 0.5, "reason": null}),
+            json!({"jobid": 7}),
+        ];
         assert_eq!(
             show_rows(&rows, COLUMNS, &output(false, false)),
             "JOBID LOSS REASON\n12    0.50 -\n7     -    -\n"

@@ -36,41 +36,59 @@ impl<'t> Reader<'t> {
     /// A number in `range`.
     pub fn number(&mut self, key: &str, default: f64, range: RangeInclusive<f64>) -> f64 {
         let expected = format!("a number from {} to {}", range.start(), range.end());
-        let value = self.take(key, &expected, |value| match value {
-            DeValue::Float(number) => number.as_str().replace('_', "").parse().ok(),
-            DeValue::Integer(number) if number.radix() == 10 => {
-                number.as_str().replace('_', "").parse().ok()
+        let value = self.take(key, &expected, |value| {
+            match value {
+                DeValue::Float(number) => number.as_str().replace('_', "").parse().ok(),
+                DeValue::Integer(number) if number.radix() == 10 => {
+                    number.as_str().replace('_', "").parse().ok()
+                }
+                _ => None,
             }
-            _ => None,
-        }
-        .filter(|number: &f64| range.contains(number)));
+            .filter(|number: &f64| range.contains(number))
+        });
         value.unwrap_or(default)
     }
 
     /// A whole number in `range`.
     pub fn count(&mut self, key: &str, default: u32, range: RangeInclusive<u32>) -> u32 {
         let expected = format!("a whole number from {} to {}", range.start(), range.end());
-        let value = self.take(key, &expected, |value| match value {
-            DeValue::Integer(number) if number.radix() == 10 => {
-                number.as_str().replace('_', "").parse().ok()
+        let value = self.take(key, &expected, |value| {
+            match value {
+                DeValue::Integer(number) if number.radix() == 10 => {
+                    number.as_str().replace('_', "").parse().ok()
+                }
+                _ => None,
             }
-            _ => None,
-        }
-        .filter(|number: &u32| range.contains(number)));
+            .filter(|number: &u32| range.contains(number))
+        });
         value.unwrap_or(default)
     }
 
     /// One of some words.
-    pub fn one_of(&mut self, key: &str, default: &'static str, words: &[&'static str]) -> &'static str {
+    pub fn one_of(
+        &mut self,
+        key: &str,
+        default: &'static str,
+        words: &[&'static str],
+    ) -> &'static str {
         let quoted: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
         let value = self.take(key, &quoted.join(" or "), |value| {
-            words.iter().copied().find(|word| value.as_str() == Some(word))
+            words
+                .iter()
+                .copied()
+                .find(|word| value.as_str() == Some(word))
         });
         value.unwrap_or(default)
     }
 
     /// A text that `is_valid`.
-    pub fn text(&mut self, key: &str, default: &str, is_valid: fn(&str) -> bool, expected: &str) -> String {
+    pub fn text(
+        &mut self,
+        key: &str,
+        default: &str,
+        is_valid: fn(&str) -> bool,
+        expected: &str,
+    ) -> String {
         self.optional_text(key, is_valid, expected)
             .unwrap_or_else(|| default.to_owned())
     }
@@ -83,7 +101,10 @@ impl<'t> Reader<'t> {
         expected: &str,
     ) -> Option<String> {
         self.take(key, expected, |value| {
-            value.as_str().filter(|text| is_valid(text)).map(str::to_owned)
+            value
+                .as_str()
+                .filter(|text| is_valid(text))
+                .map(str::to_owned)
         })
     }
 
@@ -125,14 +146,20 @@ impl<'t> Reader<'t> {
         expected: &str,
         read: impl FnOnce(&DeValue<'t>) -> Option<T>,
     ) -> Option<T> {
-        let found = self.table.keys().find(|name| name.get_ref() == key)?.clone();
+        let found = self
+            .table
+            .keys()
+            .find(|name| name.get_ref() == key)?
+            .clone();
         let value: Spanned<DeValue<'t>> = self.table.remove(&found)?;
         let result = read(value.get_ref());
         if result.is_none() {
             let start = value.span().start;
             let written: String = self.text[value.span()].chars().take(60).collect();
-            self.problems
-                .push((start, format!("{key}: expected {expected}, found {written}")));
+            self.problems.push((
+                start,
+                format!("{key}: expected {expected}, found {written}"),
+            ));
         }
         result
     }

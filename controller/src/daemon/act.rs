@@ -24,19 +24,47 @@ const CLOSE_LIMIT_MIN: u32 = 1;
 impl Brain {
     pub(super) fn act(&mut self, now_s: f64, action: Action) {
         match action {
-            Action::Place { trainer, node, limit_s } => {
+            Action::Place {
+                trainer,
+                node,
+                limit_s,
+            } => {
                 let node = self.engine.names.name(node).to_owned();
                 self.accounting.placed(&node, now_s);
-                self.wanted.push_back(WantedPlacement { trainer, node, limit_s, since_s: now_s });
+                self.wanted.push_back(WantedPlacement {
+                    trainer,
+                    node,
+                    limit_s,
+                    since_s: now_s,
+                });
             }
-            Action::Leave { trainer, node, reason } => self.leave(now_s, trainer, node, &reason),
-            Action::Start { trainer, generation, members } => {
+            Action::Leave {
+                trainer,
+                node,
+                reason,
+            } => self.leave(now_s, trainer, node, &reason),
+            Action::Start {
+                trainer,
+                generation,
+                members,
+            } => {
                 self.start(trainer, generation, &members);
             }
-            Action::Stop { trainer, generation, nodes, grace_s } => {
+            Action::Stop {
+                trainer,
+                generation,
+                nodes,
+                grace_s,
+            } => {
                 for node in nodes {
                     if let Some(key) = self.task_key(trainer, node) {
-                        self.agents.send(key, ToAgent::Stop { generation, grace_s });
+                        self.agents.send(
+                            key,
+                            ToAgent::Stop {
+                                generation,
+                                grace_s,
+                            },
+                        );
                     }
                 }
             }
@@ -44,7 +72,11 @@ impl Brain {
                 log::info!("T{trainer} has finished with exit code {exit_code}");
                 self.close(trainer, exit_code, "");
             }
-            Action::Fail { trainer, exit_code, reason } => {
+            Action::Fail {
+                trainer,
+                exit_code,
+                reason,
+            } => {
                 log::warn!("T{trainer} {reason}");
                 self.close(trainer, exit_code, &reason);
             }
@@ -53,7 +85,10 @@ impl Brain {
     }
 
     fn task_key(&self, trainer: TrainerId, node: NodeId) -> Option<TaskKey> {
-        let task = self.arrays.get(&trainer.0)?.task_on(self.engine.names.name(node))?;
+        let task = self
+            .arrays
+            .get(&trainer.0)?
+            .task_on(self.engine.names.name(node))?;
         Some((trainer.0, task))
     }
 
@@ -103,14 +138,17 @@ impl Brain {
                 *node == wanted.node && now_s - time_s < SAME_NODE_PAUSE_S
             })
         };
-        let free = array.tasks.iter_mut().find(|(_, task)| {
-            task.plan == Plan::Rest && task.waits() && !just_left(task)
-        });
+        let free = array
+            .tasks
+            .iter_mut()
+            .find(|(_, task)| task.plan == Plan::Rest && task.waits() && !just_left(task));
         let Some((task_id, task)) = free else {
             return false;
         };
         let task_id = *task_id;
-        task.plan = Plan::Placing { node: wanted.node.clone() };
+        task.plan = Plan::Placing {
+            node: wanted.node.clone(),
+        };
         self.start_tokens -= 1.0;
         // Slurm counts in whole minutes; a limit that fits must not be rounded up.
         let waited_s = now_s - wanted.since_s;
@@ -129,7 +167,9 @@ impl Brain {
         self.change(
             tasks(id, vec![task_id]),
             ChangeKind::Update(update),
-            Purpose::Place { node: wanted.node.clone() },
+            Purpose::Place {
+                node: wanted.node.clone(),
+            },
         );
         true
     }
@@ -138,12 +178,17 @@ impl Brain {
         let name = self.engine.names.name(node).to_owned();
         let Some((id, task_id)) = self.task_key(trainer, node) else {
             // It was never sent to Slurm.
-            self.wanted.retain(|wanted| wanted.trainer != trainer || wanted.node != name);
-            self.immediate_events.push(Event::WorkerGone { trainer, node });
+            self.wanted
+                .retain(|wanted| wanted.trainer != trainer || wanted.node != name);
+            self.immediate_events
+                .push(Event::WorkerGone { trainer, node });
             return;
         };
         log::debug!("T{id}_{task_id} leaves {name}: {reason}");
-        let Some(task) = self.arrays.get_mut(&id).and_then(|array| array.tasks.get_mut(&task_id))
+        let Some(task) = self
+            .arrays
+            .get_mut(&id)
+            .and_then(|array| array.tasks.get_mut(&task_id))
         else {
             return;
         };
@@ -151,11 +196,18 @@ impl Brain {
         task.plan = Plan::Leaving { node: name.clone() };
         self.accounting.leave_ordered(&name, now_s);
         let kind = if waits {
-            ChangeKind::Update(TaskUpdate { hold: Some(true), ..TaskUpdate::default() })
+            ChangeKind::Update(TaskUpdate {
+                hold: Some(true),
+                ..TaskUpdate::default()
+            })
         } else {
             ChangeKind::RequeueHold
         };
-        self.change(tasks(id, vec![task_id]), kind, Purpose::Leave { node: name });
+        self.change(
+            tasks(id, vec![task_id]),
+            kind,
+            Purpose::Leave { node: name },
+        );
     }
 
     fn start(&mut self, trainer: TrainerId, generation: u64, members: &[NodeId]) {
@@ -178,7 +230,10 @@ impl Brain {
         log::info!(
             "T{trainer}: generation {generation} starts on {} nodes: {}",
             list.len(),
-            list.iter().map(|member| member.node.as_str()).collect::<Vec<_>>().join(",")
+            list.iter()
+                .map(|member| member.node.as_str())
+                .collect::<Vec<_>>()
+                .join(",")
         );
         for (rank, node) in (0..).zip(members) {
             let Some(key) = self.task_key(trainer, *node) else {
@@ -215,11 +270,19 @@ impl Brain {
         };
         let connected: Vec<u32> = array.tasks.keys().copied().collect();
         for task_id in connected {
-            self.agents.send((id, task_id), ToAgent::Close { exit_code });
+            self.agents
+                .send((id, task_id), ToAgent::Close { exit_code });
         }
         self.wanted.retain(|wanted| wanted.trainer != trainer);
-        let update = TaskUpdate { admin_comment: Some(comment.to_string()), ..TaskUpdate::default() };
-        self.change(TaskName::Array(id), ChangeKind::Update(update), Purpose::Close);
+        let update = TaskUpdate {
+            admin_comment: Some(comment.to_string()),
+            ..TaskUpdate::default()
+        };
+        self.change(
+            TaskName::Array(id),
+            ChangeKind::Update(update),
+            Purpose::Close,
+        );
         self.release_rest(id);
     }
 
@@ -264,10 +327,22 @@ impl Brain {
         }
         match (change.purpose, change.tasks) {
             (Purpose::Admit, TaskName::Array(id)) => self.admitted(id, result, events),
-            (Purpose::Place { node }, TaskName::Task { array_job_id, array_task_id }) => {
+            (
+                Purpose::Place { node },
+                TaskName::Task {
+                    array_job_id,
+                    array_task_id,
+                },
+            ) => {
                 self.place_answered(now_s, (array_job_id, array_task_id), node, result, events);
             }
-            (Purpose::Leave { node }, TaskName::Task { array_job_id, array_task_id }) => {
+            (
+                Purpose::Leave { node },
+                TaskName::Task {
+                    array_job_id,
+                    array_task_id,
+                },
+            ) => {
                 self.leave_answered(now_s, (array_job_id, array_task_id), node, result, events);
             }
             (purpose, tasks) => {
@@ -312,7 +387,10 @@ impl Brain {
         let planned = self.planned.contains_key(&node);
         let backfill_s = f64::from(self.settings.backfill_interval_s);
         let patience_s = self.config.place_timeout_s + if planned { backfill_s } else { 0.0 };
-        let Some(task) = self.arrays.get_mut(&id).and_then(|array| array.tasks.get_mut(&task_id))
+        let Some(task) = self
+            .arrays
+            .get_mut(&id)
+            .and_then(|array| array.tasks.get_mut(&task_id))
         else {
             return;
         };
@@ -322,7 +400,10 @@ impl Brain {
         match result {
             Ok(()) => {
                 task.held = false;
-                task.plan = Plan::Placed { node, deadline_s: now_s + patience_s };
+                task.plan = Plan::Placed {
+                    node,
+                    deadline_s: now_s + patience_s,
+                };
             }
             Err(error) => {
                 task.plan = Plan::Rest;
@@ -345,7 +426,10 @@ impl Brain {
         result: Result<(), SlurmError>,
         events: &mut Vec<Event>,
     ) {
-        let Some(task) = self.arrays.get_mut(&id).and_then(|array| array.tasks.get_mut(&task_id))
+        let Some(task) = self
+            .arrays
+            .get_mut(&id)
+            .and_then(|array| array.tasks.get_mut(&task_id))
         else {
             return;
         };
@@ -355,20 +439,29 @@ impl Brain {
         match result {
             Ok(()) => {
                 let restart_count = task.restart_count;
-                task.plan = Plan::Gone { restart_count, since_s: now_s };
+                task.plan = Plan::Gone {
+                    restart_count,
+                    since_s: now_s,
+                };
                 task.left = Some((node.clone(), now_s));
                 self.agents.remove((id, task_id));
                 self.accounting.left(&node, now_s);
                 self.departures.insert(node.clone(), now_s);
                 let node = self.engine.names.intern(&node);
-                events.push(Event::WorkerGone { trainer: TrainerId(id), node });
+                events.push(Event::WorkerGone {
+                    trainer: TrainerId(id),
+                    node,
+                });
             }
             Err(error) => {
                 // It started or ended in this moment: what Slurm shows next decides.
                 log::debug!("T{id}_{task_id} could not leave {node}: {error}");
                 let restart_count = task.restart_count;
                 if task.runs() {
-                    task.plan = Plan::Runs { node, restart_count };
+                    task.plan = Plan::Runs {
+                        node,
+                        restart_count,
+                    };
                 }
             }
         }

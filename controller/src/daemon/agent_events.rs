@@ -20,7 +20,13 @@ impl Brain {
         to_agent: UnboundedSender<ToAgent>,
         events: &mut Vec<Event>,
     ) {
-        let parked = Parked { connection, uid, join, to_agent, since_s: now_s };
+        let parked = Parked {
+            connection,
+            uid,
+            join,
+            to_agent,
+            since_s: now_s,
+        };
         if self.has_seen {
             self.consider_join(now_s, parked, events);
         } else {
@@ -31,7 +37,13 @@ impl Brain {
     /// Lets an agent in when Slurm shows its task on its node; until Slurm does,
     /// it waits.
     pub(super) fn consider_join(&mut self, now_s: f64, parked: Parked, events: &mut Vec<Event>) {
-        let Parked { connection, uid, join, to_agent, .. } = &parked;
+        let Parked {
+            connection,
+            uid,
+            join,
+            to_agent,
+            ..
+        } = &parked;
         let key = (join.array_job_id, join.array_task_id);
         let Some(array) = self.arrays.get(&key.0) else {
             self.agents.park(parked);
@@ -49,9 +61,10 @@ impl Brain {
         let (min_nodes, max_nodes) = (spec.min_nodes, spec.max_nodes);
         let runs_here = match &task.plan {
             Plan::Placed { node, .. } => *node == join.node,
-            Plan::Runs { node, restart_count } => {
-                *node == join.node && *restart_count == join.restart_count
-            }
+            Plan::Runs {
+                node,
+                restart_count,
+            } => *node == join.node && *restart_count == join.restart_count,
             // The rest of an ended trainer is not placed.
             Plan::Rest => array.verdict.is_some(),
             _ => false,
@@ -79,7 +92,8 @@ impl Brain {
         }
         // Files of an earlier trainer of the same number say nothing.
         let files_are_ours = join.folder_submit_time_s == Some(array.submit_time_s);
-        self.agents.insert(now_s, *connection, join, to_agent.clone());
+        self.agents
+            .insert(now_s, *connection, join, to_agent.clone());
         if let Some(agent) = self.agents.get_mut(key) {
             agent.told_end_s = end_time_s;
         }
@@ -89,14 +103,21 @@ impl Brain {
             return;
         }
         let running = join.generation.map(|generation| {
-            let members = join.members.iter().map(|name| self.engine.names.intern(name));
+            let members = join
+                .members
+                .iter()
+                .map(|name| self.engine.names.intern(name));
             (generation, members.collect())
         });
         events.push(Event::WorkerReady {
             trainer,
             node: self.engine.names.intern(&join.node),
             running,
-            newest_generation: if files_are_ours { join.newest_generation } else { 0 },
+            newest_generation: if files_are_ours {
+                join.newest_generation
+            } else {
+                0
+            },
         });
     }
 
@@ -108,7 +129,9 @@ impl Brain {
             parked.join.node
         );
         // The agent may have gone away by itself.
-        let _ = parked.to_agent.send(ToAgent::Refused { reason: reason.to_owned() });
+        let _ = parked.to_agent.send(ToAgent::Refused {
+            reason: reason.to_owned(),
+        });
     }
 
     pub(super) fn agent_message(
@@ -130,9 +153,17 @@ impl Brain {
             }
             FromAgent::Started { generation } => {
                 self.accounting.started(self.engine.names.name(node), now_s);
-                events.push(Event::WorkerStarted { trainer, node, generation });
+                events.push(Event::WorkerStarted {
+                    trainer,
+                    node,
+                    generation,
+                });
             }
-            FromAgent::Stopped { generation, outcome, free_port } => {
+            FromAgent::Stopped {
+                generation,
+                outcome,
+                free_port,
+            } => {
                 if let Some(agent) = self.agents.get_mut(key) {
                     agent.free_port = free_port;
                 }
@@ -146,7 +177,12 @@ impl Brain {
                         engine::Outcome::Failed { exit_code, reason }
                     }
                 };
-                events.push(Event::WorkerStopped { trainer, node, generation, outcome });
+                events.push(Event::WorkerStopped {
+                    trainer,
+                    node,
+                    generation,
+                    outcome,
+                });
             }
             FromAgent::Progress(progress) => {
                 if let Some(array) = self.arrays.get_mut(&key.0) {
@@ -176,7 +212,10 @@ impl Brain {
     ) {
         let name = self.engine.names.name(node).to_owned();
         self.agents.remove(key);
-        let Some(task) = self.arrays.get_mut(&key.0).and_then(|array| array.tasks.get_mut(&key.1))
+        let Some(task) = self
+            .arrays
+            .get_mut(&key.0)
+            .and_then(|array| array.tasks.get_mut(&key.1))
         else {
             return;
         };
@@ -185,7 +224,10 @@ impl Brain {
             return;
         }
         log::info!("T{}_{} leaves {name}: {reason}", key.0, key.1);
-        task.plan = Plan::Gone { restart_count: task.restart_count, since_s: now_s };
+        task.plan = Plan::Gone {
+            restart_count: task.restart_count,
+            since_s: now_s,
+        };
         task.left = Some((name.clone(), now_s));
         let reason = if preempted {
             self.accounting.preempted(&name, now_s);
@@ -194,7 +236,11 @@ impl Brain {
         } else {
             LossReason::Ended
         };
-        events.push(Event::WorkerLost { trainer: TrainerId(key.0), node, reason });
+        events.push(Event::WorkerLost {
+            trainer: TrainerId(key.0),
+            node,
+            reason,
+        });
     }
 
     /// Whose agent this is, and on which node.
@@ -238,7 +284,13 @@ impl Brain {
                 {
                     agent.told_end_s = end_time_s;
                     let deadline_s = self.planned.get(node).copied();
-                    messages.push((key, ToAgent::Until { end_time_s, deadline_s }));
+                    messages.push((
+                        key,
+                        ToAgent::Until {
+                            end_time_s,
+                            deadline_s,
+                        },
+                    ));
                 }
             }
         }

@@ -155,7 +155,10 @@ impl Agents {
 
     /// Connected agents.
     pub fn connected(&self) -> usize {
-        self.by_task.values().filter(|agent| agent.to_agent.is_some()).count()
+        self.by_task
+            .values()
+            .filter(|agent| agent.to_agent.is_some())
+            .count()
     }
 
     /// Removes and returns those not heard for too long, with their nodes.

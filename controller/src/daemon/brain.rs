@@ -126,10 +126,18 @@ impl Brain {
         for input in inputs {
             match input {
                 Input::Slurm(report) => self.take_report(now_s, report, &mut events),
-                Input::Joined { connection, uid, join, to_agent } => {
+                Input::Joined {
+                    connection,
+                    uid,
+                    join,
+                    to_agent,
+                } => {
                     self.agent_joined(now_s, connection, uid, join, to_agent, &mut events);
                 }
-                Input::Agent { connection, message } => {
+                Input::Agent {
+                    connection,
+                    message,
+                } => {
                     self.agent_message(now_s, connection, message, &mut events);
                 }
                 Input::Disconnected { connection } => self.agents.disconnected(connection, now_s),
@@ -186,7 +194,10 @@ impl Brain {
                 self.look_under_way = false;
                 self.last_query_s = sight.query_s;
                 if self.looks_failed > 0 {
-                    log::info!("slurmctld answers again after {} failed looks", self.looks_failed);
+                    log::info!(
+                        "slurmctld answers again after {} failed looks",
+                        self.looks_failed
+                    );
                 }
                 self.looks_failed = 0;
                 self.looks += 1;
@@ -205,7 +216,11 @@ impl Brain {
 
     /// Asks Slurm's thread for a change.
     pub(super) fn change(&mut self, tasks: TaskName, kind: ChangeKind, purpose: Purpose) {
-        self.order(Order::Change(Change { tasks, kind, purpose }));
+        self.order(Order::Change(Change {
+            tasks,
+            kind,
+            purpose,
+        }));
     }
 
     fn order(&mut self, order: Order) {

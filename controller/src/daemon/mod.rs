@@ -109,7 +109,10 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| DaemonError::System { what: "starting the runtime", error })?;
+        .map_err(|error| DaemonError::System {
+            what: "starting the runtime",
+            error,
+        })?;
     runtime.block_on(serve(config))
 }
 
@@ -117,19 +120,34 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
     let settings = Slurm::new().settings()?;
     let own = nix::unistd::Uid::effective().as_raw();
     if own != settings.slurm_user_uid {
-        return Err(DaemonError::WrongUser { own, slurm_user: settings.slurm_user_uid });
+        return Err(DaemonError::WrongUser {
+            own,
+            slurm_user: settings.slurm_user_uid,
+        });
     }
     let (listener, hints) = bind(&config.controller).await?;
     let (inputs, mut received) = mpsc::unbounded_channel();
     let orders = slurm_thread::start(Slurm::new, config.partition.clone(), inputs.clone())
-        .map_err(|error| DaemonError::System { what: "starting the thread for Slurm", error })?;
-    tokio::spawn(server::accept_all(listener, config.munge_socket.clone(), inputs.clone()));
+        .map_err(|error| DaemonError::System {
+            what: "starting the thread for Slurm",
+            error,
+        })?;
+    tokio::spawn(server::accept_all(
+        listener,
+        config.munge_socket.clone(),
+        inputs.clone(),
+    ));
     tokio::spawn(receive_hints(hints, inputs));
     let stop = |kind| {
-        signal(kind).map_err(|error| DaemonError::System { what: "catching signals", error })
+        signal(kind).map_err(|error| DaemonError::System {
+            what: "catching signals",
+            error,
+        })
     };
-    let (mut terminate, mut interrupt) =
-        (stop(SignalKind::terminate())?, stop(SignalKind::interrupt())?);
+    let (mut terminate, mut interrupt) = (
+        stop(SignalKind::terminate())?,
+        stop(SignalKind::interrupt())?,
+    );
 
     log::info!(
         "bftrainerd {} started, Slurm {}, partition {}, listening at {}",
@@ -161,11 +179,20 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
 }
 
 async fn bind(address: &str) -> Result<(TcpListener, UdpSocket), DaemonError> {
-    let failed = |error| DaemonError::Port { address: address.to_owned(), error };
-    let addresses: Vec<SocketAddr> =
-        tokio::net::lookup_host(address).await.map_err(failed)?.collect();
-    let listener = TcpListener::bind(addresses.as_slice()).await.map_err(failed)?;
-    let hints = UdpSocket::bind(addresses.as_slice()).await.map_err(failed)?;
+    let failed = |error| DaemonError::Port {
+        address: address.to_owned(),
+        error,
+    };
+    let addresses: Vec<SocketAddr> = tokio::net::lookup_host(address)
+        .await
+        .map_err(failed)?
+        .collect();
+    let listener = TcpListener::bind(addresses.as_slice())
+        .await
+        .map_err(failed)?;
+    let hints = UdpSocket::bind(addresses.as_slice())
+        .await
+        .map_err(failed)?;
     Ok((listener, hints))
 }
 

@@ -35,13 +35,19 @@ impl Brain {
                 .iter()
                 .flat_map(|list| crate::slurm::hosts(list))
                 .collect();
-            self.partition_nodes = names.into_iter().filter(|n| !excluded.contains(n)).collect();
+            self.partition_nodes = names
+                .into_iter()
+                .filter(|n| !excluded.contains(n))
+                .collect();
         }
         if let Some(reservations) = sight.reservations {
             self.reservations = reservations;
         }
         if let Some(nodes) = sight.nodes {
-            self.nodes = nodes.into_iter().map(|node| (node.name.clone(), node)).collect();
+            self.nodes = nodes
+                .into_iter()
+                .map(|node| (node.name.clone(), node))
+                .collect();
         }
         let mut found = Vec::new();
         if let Some(jobs) = sight.jobs {
@@ -86,7 +92,11 @@ impl Brain {
                 continue;
             }
             self.observe_array(job, events);
-            let key = if job.array_job_id == 0 { job.job_id } else { job.array_job_id };
+            let key = if job.array_job_id == 0 {
+                job.job_id
+            } else {
+                job.array_job_id
+            };
             let tasks = seen.entry(key).or_default();
             tasks.extend(&job.array_tasks);
             if let Some(array) = self.arrays.get_mut(&job.array_job_id) {
@@ -145,14 +155,19 @@ impl Brain {
                     ..TaskUpdate::default()
                 };
                 self.arrays.insert(id, array);
-                self.change(TaskName::Array(id), ChangeKind::Update(update), Purpose::Admit);
+                self.change(
+                    TaskName::Array(id),
+                    ChangeKind::Update(update),
+                    Purpose::Admit,
+                );
             }
             Err(reason) => {
                 let comment = format!("{REFUSED_PREFIX}{reason}");
                 let told = job.admin_comment == comment
-                    || self.arrays.get(&key).is_some_and(|array| {
-                        array.admission == Admission::Refused(reason.clone())
-                    });
+                    || self
+                        .arrays
+                        .get(&key)
+                        .is_some_and(|array| array.admission == Admission::Refused(reason.clone()));
                 if !told {
                     log::warn!("job {key} is held: {reason}");
                     let update = TaskUpdate {
@@ -160,9 +175,14 @@ impl Brain {
                         admin_comment: Some(comment),
                         ..TaskUpdate::default()
                     };
-                    self.change(TaskName::Array(key), ChangeKind::Update(update), Purpose::Refuse);
+                    self.change(
+                        TaskName::Array(key),
+                        ChangeKind::Update(update),
+                        Purpose::Refuse,
+                    );
                 }
-                self.arrays.insert(key, Array::new(job, Admission::Refused(reason), None));
+                self.arrays
+                    .insert(key, Array::new(job, Admission::Refused(reason), None));
             }
         }
     }
@@ -226,7 +246,10 @@ impl Brain {
         };
         events.push(Event::TrainerArrived(info));
         if let Some(exit_code) = self.arrays.get(&id).and_then(|array| array.verdict) {
-            events.push(Event::Finished { trainer: TrainerId(id), exit_code });
+            events.push(Event::Finished {
+                trainer: TrainerId(id),
+                exit_code,
+            });
         }
     }
 
@@ -234,7 +257,11 @@ impl Brain {
         let array = self.arrays.get(&id)?;
         let spec = array.spec()?;
         let open = array.open_tasks();
-        let max_nodes = if open == 0 { spec.max_nodes } else { spec.max_nodes.min(open) };
+        let max_nodes = if open == 0 {
+            spec.max_nodes
+        } else {
+            spec.max_nodes.min(open)
+        };
         let curve = (!spec.curve.is_empty())
             .then(|| Curve::new(&spec.curve).ok())
             .flatten()
@@ -284,7 +311,11 @@ impl Brain {
             if let Some(node) = task.plan.node()
                 && let Some(node) = self.engine.names.id(node)
             {
-                events.push(Event::WorkerLost { trainer, node, reason: LossReason::Ended });
+                events.push(Event::WorkerLost {
+                    trainer,
+                    node,
+                    reason: LossReason::Ended,
+                });
             }
             false
         });
@@ -301,7 +332,10 @@ impl Brain {
                 Plan::Placing { node } | Plan::Placed { node, .. }
                     if task.runs() && task.node.as_deref() == Some(&node) =>
                 {
-                    task.plan = Plan::Runs { node, restart_count: task.restart_count };
+                    task.plan = Plan::Runs {
+                        node,
+                        restart_count: task.restart_count,
+                    };
                 }
                 Plan::Placing { .. } => {}
                 Plan::Placed { .. } if task.waits() && !task.held => {}
@@ -317,10 +351,12 @@ impl Brain {
                         });
                     }
                 }
-                Plan::Runs { node, restart_count }
-                    if task.runs()
-                        && task.restart_count == restart_count
-                        && task.node.as_deref() == Some(&node) => {}
+                Plan::Runs {
+                    node,
+                    restart_count,
+                } if task.runs()
+                    && task.restart_count == restart_count
+                    && task.node.as_deref() == Some(&node) => {}
                 Plan::Leaving { node } if !task.runs() => {
                     task.plan = Plan::Rest;
                     task.left = Some((node.clone(), now_s));
@@ -330,7 +366,10 @@ impl Brain {
                     }
                 }
                 Plan::Leaving { .. } => {}
-                Plan::Gone { restart_count, since_s } => {
+                Plan::Gone {
+                    restart_count,
+                    since_s,
+                } => {
                     let patience_s = f64::from(self.settings.kill_wait_s) + GONE_S;
                     let same_run = task.runs() && task.restart_count == restart_count;
                     if !same_run || now_s - since_s > patience_s {
@@ -342,11 +381,19 @@ impl Brain {
                     task.left = Some((node, now_s));
                     self.agents.remove((id, *task_id));
                     let requeued = task.base == BaseState::Pending;
-                    let reason = if requeued { LossReason::Preempted } else { LossReason::Ended };
+                    let reason = if requeued {
+                        LossReason::Preempted
+                    } else {
+                        LossReason::Ended
+                    };
                     if let Some(node) = worker_node
                         && !closing
                     {
-                        events.push(Event::WorkerLost { trainer, node, reason });
+                        events.push(Event::WorkerLost {
+                            trainer,
+                            node,
+                            reason,
+                        });
                     }
                 }
                 Plan::Rest => {}
@@ -355,7 +402,10 @@ impl Brain {
                 if task.runs() {
                     if let Some(node) = task.node.clone() {
                         let restart_count = task.restart_count;
-                        task.plan = Plan::Runs { node: node.clone(), restart_count };
+                        task.plan = Plan::Runs {
+                            node: node.clone(),
+                            restart_count,
+                        };
                         let node = self.engine.names.intern(&node);
                         found.push(Event::WorkerFound { trainer, node });
                     }
@@ -377,11 +427,21 @@ impl Brain {
         }
         if completed {
             // Its script ended well without our agent: so has the trainer.
-            events.push(Event::Finished { trainer, exit_code: 0 });
+            events.push(Event::Finished {
+                trainer,
+                exit_code: 0,
+            });
         }
         if !to_hold.is_empty() {
-            let update = TaskUpdate { hold: Some(true), ..TaskUpdate::default() };
-            self.change(tasks(id, to_hold), ChangeKind::Update(update), Purpose::Hold);
+            let update = TaskUpdate {
+                hold: Some(true),
+                ..TaskUpdate::default()
+            };
+            self.change(
+                tasks(id, to_hold),
+                ChangeKind::Update(update),
+                Purpose::Hold,
+            );
         }
         if !to_revive.is_empty() && !completed {
             log::warn!("T{id}: tasks {to_revive:?} ended without a verdict and are queued again");
@@ -400,7 +460,9 @@ impl Brain {
         if let Some(array) = self.arrays.remove(&id)
             && array.spec().is_some()
         {
-            events.push(Event::TrainerGone { trainer: TrainerId(id) });
+            events.push(Event::TrainerGone {
+                trainer: TrainerId(id),
+            });
         }
     }
 
@@ -426,24 +488,44 @@ impl Brain {
                 let reason = "its tasks wait for a limit of its user, account or QOS (see squeue)";
                 (PlaceFault::Trainer, reason.to_owned())
             } else if is_idle {
-                (PlaceFault::Node, format!("T{id}: no task started on {node} in time"))
+                (
+                    PlaceFault::Node,
+                    format!("T{id}: no task started on {node} in time"),
+                )
             } else {
                 (PlaceFault::Nobody, String::new())
             };
             let node = self.engine.names.intern(&node);
             let trainer = TrainerId(id);
-            events.push(Event::PlaceFailed { trainer, node, fault, reason });
-            if let Some(task) = self.arrays.get_mut(&id).and_then(|a| a.tasks.get_mut(&task_id)) {
+            events.push(Event::PlaceFailed {
+                trainer,
+                node,
+                fault,
+                reason,
+            });
+            if let Some(task) = self
+                .arrays
+                .get_mut(&id)
+                .and_then(|a| a.tasks.get_mut(&task_id))
+            {
                 task.plan = Plan::Rest;
             }
-            let update = TaskUpdate { hold: Some(true), ..TaskUpdate::default() };
-            self.change(tasks(id, vec![task_id]), ChangeKind::Update(update), Purpose::Hold);
+            let update = TaskUpdate {
+                hold: Some(true),
+                ..TaskUpdate::default()
+            };
+            self.change(
+                tasks(id, vec![task_id]),
+                ChangeKind::Update(update),
+                Purpose::Hold,
+            );
         }
     }
 
     /// The pool: plain idle nodes, and those that run a task of ours.
     fn observe_pool(&mut self, now_s: f64, events: &mut Vec<Event>) {
-        self.departures.retain(|_, time_s| now_s - *time_s < DEPARTURE_S);
+        self.departures
+            .retain(|_, time_s| now_s - *time_s < DEPARTURE_S);
         let mut ours = BTreeSet::new();
         let mut closing = BTreeSet::new();
         for array in self.arrays.values() {
@@ -452,7 +534,9 @@ impl Brain {
                     (Plan::Runs { node, .. } | Plan::Leaving { node }, _) => {
                         ours.insert(node.clone());
                     }
-                    (_, Some(node)) if array.verdict.is_some() && (task.runs() || task.completing) => {
+                    (_, Some(node))
+                        if array.verdict.is_some() && (task.runs() || task.completing) =>
+                    {
                         closing.insert(node.clone());
                     }
                     _ => {}
@@ -462,7 +546,11 @@ impl Brain {
         let lost: BTreeSet<NodeId> = events
             .iter()
             .filter_map(|event| match event {
-                Event::WorkerLost { node, reason: LossReason::Preempted, .. } => Some(*node),
+                Event::WorkerLost {
+                    node,
+                    reason: LossReason::Preempted,
+                    ..
+                } => Some(*node),
                 _ => None,
             })
             .collect();
@@ -509,7 +597,11 @@ impl Brain {
             }
         }
         if !(joined.is_empty() && left.is_empty() && hole_ends.is_empty()) {
-            events.push(Event::Pool { joined, left, hole_ends });
+            events.push(Event::Pool {
+                joined,
+                left,
+                hole_ends,
+            });
         }
     }
 
@@ -517,7 +609,10 @@ impl Brain {
     fn unpark(&mut self, now_s: f64, events: &mut Vec<Event>) {
         for parked in self.agents.take_parked() {
             if Agents::is_overdue(&parked, now_s) {
-                self.refuse_agent(&parked, "Slurm does not show this task running on this node");
+                self.refuse_agent(
+                    &parked,
+                    "Slurm does not show this task running on this node",
+                );
             } else {
                 self.consider_join(now_s, parked, events);
             }
@@ -543,17 +638,29 @@ impl Brain {
                 if left_s > lease_s / 2.0 {
                     continue;
                 }
-                let until_s = self.planned.get(node).map_or(now_s + lease_s, |end_s| *end_s as f64);
+                let until_s = self
+                    .planned
+                    .get(node)
+                    .map_or(now_s + lease_s, |end_s| *end_s as f64);
                 let fits_min = ((until_s - task.start_time_s as f64) / 60.0).floor() as u32;
-                let wanted_min = array.stay_min.map_or(fits_min, |stay_min| fits_min.min(stay_min));
+                let wanted_min = array
+                    .stay_min
+                    .map_or(fits_min, |stay_min| fits_min.min(stay_min));
                 if wanted_min > limit_min {
                     renewals.push((*id, *task_id, wanted_min));
                 }
             }
         }
         for (id, task_id, limit_min) in renewals {
-            let update = TaskUpdate { limit_min: Some(limit_min), ..TaskUpdate::default() };
-            self.change(tasks(id, vec![task_id]), ChangeKind::Update(update), Purpose::Extend);
+            let update = TaskUpdate {
+                limit_min: Some(limit_min),
+                ..TaskUpdate::default()
+            };
+            self.change(
+                tasks(id, vec![task_id]),
+                ChangeKind::Update(update),
+                Purpose::Extend,
+            );
         }
         self.tell_ends();
     }
@@ -570,8 +677,14 @@ impl Brain {
 /// Names some tasks of an array.
 pub(super) fn tasks(array_job_id: u32, array_task_ids: Vec<u32>) -> TaskName {
     match array_task_ids.as_slice() {
-        [array_task_id] => TaskName::Task { array_job_id, array_task_id: *array_task_id },
-        _ => TaskName::Tasks { array_job_id, array_task_ids },
+        [array_task_id] => TaskName::Task {
+            array_job_id,
+            array_task_id: *array_task_id,
+        },
+        _ => TaskName::Tasks {
+            array_job_id,
+            array_task_ids,
+        },
     }
 }
 

@@ -17,10 +17,16 @@ impl Brain {
     /// Answers a user's question.
     pub(super) fn answer(&self, now_s: f64, _uid: u32, query: &Query) -> Answer {
         let rows = match query {
-            Query::Queue => self.arrays.iter().map(|(id, array)| self.queue_row(*id, array)).collect(),
+            Query::Queue => self
+                .arrays
+                .iter()
+                .map(|(id, array)| self.queue_row(*id, array))
+                .collect(),
             Query::Nodes => self.node_rows(now_s),
             Query::Show { array_job_id: None } => vec![self.totals()],
-            Query::Show { array_job_id: Some(id) } => match (self.arrays.get(id), self.history.get(id)) {
+            Query::Show {
+                array_job_id: Some(id),
+            } => match (self.arrays.get(id), self.history.get(id)) {
                 (Some(array), _) => vec![self.show_row(*id, array)],
                 (None, Some(row)) => vec![row.clone()],
                 (None, None) => {
@@ -55,9 +61,13 @@ impl Brain {
 
     fn queue_row(&self, id: u32, array: &Array) -> Value {
         let trainer = self.engine.trainers().get(&TrainerId(id));
-        let (min, max) = array.spec().map_or((0, 0), |spec| (spec.min_nodes, spec.max_nodes));
+        let (min, max) = array
+            .spec()
+            .map_or((0, 0), |spec| (spec.min_nodes, spec.max_nodes));
         let progress = &array.progress;
-        let total = progress.total.or_else(|| array.spec().and_then(|spec| spec.samples));
+        let total = progress
+            .total
+            .or_else(|| array.spec().and_then(|spec| spec.samples));
         json!({
             "jobid": id,
             "name": array.name,
@@ -82,16 +92,30 @@ impl Brain {
         let trainer = self.engine.trainers().get(&TrainerId(id));
         let members: Vec<&str> = trainer
             .and_then(|trainer| trainer.run.as_ref())
-            .map(|run| run.members.iter().map(|node| self.engine.names.name(*node)).collect())
+            .map(|run| {
+                run.members
+                    .iter()
+                    .map(|node| self.engine.names.name(*node))
+                    .collect()
+            })
             .unwrap_or_default();
         if let Some(row) = row.as_object_mut() {
             row.insert("account".to_owned(), json!(array.account));
-            row.insert("specification".to_owned(), json!(array.spec().map(ToString::to_string)));
+            row.insert(
+                "specification".to_owned(),
+                json!(array.spec().map(ToString::to_string)),
+            );
             row.insert("work_dir".to_owned(), json!(array.work_dir));
             row.insert("submit_time".to_owned(), json!(array.submit_time_s));
-            row.insert("generation".to_owned(), json!(trainer.map(|trainer| trainer.generation)));
+            row.insert(
+                "generation".to_owned(),
+                json!(trainer.map(|trainer| trainer.generation)),
+            );
             row.insert("node_list".to_owned(), json!(members));
-            row.insert("restart_s".to_owned(), json!(trainer.and_then(|trainer| trainer.restart_s)));
+            row.insert(
+                "restart_s".to_owned(),
+                json!(trainer.and_then(|trainer| trainer.restart_s)),
+            );
             row.insert("open_tasks".to_owned(), json!(array.open_tasks()));
             row.insert("exit_code".to_owned(), json!(array.verdict));
         }
@@ -151,9 +175,8 @@ impl Brain {
 
     fn totals(&self) -> Value {
         let accounting = &self.accounting;
-        let quantiles = |values| {
-            json!({ "p50": quantile(values, 0.5), "p95": quantile(values, 0.95) })
-        };
+        let quantiles =
+            |values| json!({ "p50": quantile(values, 0.5), "p95": quantile(values, 0.95) });
         json!({
             "trainers": self.engine.trainers().len(),
             "pool_nodes": self.engine.pool().len(),
@@ -191,14 +214,16 @@ fn state(array: &Array, trainer: Option<&Trainer>) -> &'static str {
 fn reason(array: &Array, trainer: Option<&Trainer>) -> Option<String> {
     match (&array.admission, trainer) {
         (Admission::Refused(reason), _) => Some(reason.clone()),
-        (_, Some(trainer)) if trainer.run.is_none() => match (&trainer.state, &trainer.blocked_reason) {
-            (_, Some(reason)) => Some(reason.clone()),
-            (TrainerState::Waiting, None) => Some("others come first".to_owned()),
-            (TrainerState::Admitted, None) if trainer.assembling_since_s.is_none() => {
-                Some("not enough idle nodes".to_owned())
+        (_, Some(trainer)) if trainer.run.is_none() => {
+            match (&trainer.state, &trainer.blocked_reason) {
+                (_, Some(reason)) => Some(reason.clone()),
+                (TrainerState::Waiting, None) => Some("others come first".to_owned()),
+                (TrainerState::Admitted, None) if trainer.assembling_since_s.is_none() => {
+                    Some("not enough idle nodes".to_owned())
+                }
+                _ => None,
             }
-            _ => None,
-        },
+        }
         _ => None,
     }
 }

@@ -73,7 +73,12 @@ async fn serve(
         Request::Join(join) => {
             let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
             let (to_agent, messages) = mpsc::unbounded_channel();
-            let joined = Input::Joined { connection, uid: accepted.uid, join, to_agent };
+            let joined = Input::Joined {
+                connection,
+                uid: accepted.uid,
+                join,
+                to_agent,
+            };
             if inputs.send(joined).is_err() {
                 return Ok(());
             }
@@ -92,12 +97,21 @@ async fn ask(
     inputs: &mpsc::UnboundedSender<Input>,
 ) -> Result<(), NetError> {
     let (sender, receiver) = oneshot::channel();
-    if inputs.send(Input::Query { uid, query, answer: sender }).is_err() {
+    if inputs
+        .send(Input::Query {
+            uid,
+            query,
+            answer: sender,
+        })
+        .is_err()
+    {
         return Ok(());
     }
     let answer = match timeout(QUESTION, receiver).await {
         Ok(Ok(answer)) => answer,
-        _ => Answer::Failed { reason: "the controller is busy; ask again".to_owned() },
+        _ => Answer::Failed {
+            reason: "the controller is busy; ask again".to_owned(),
+        },
     };
     connection.write(&answer).await
 }

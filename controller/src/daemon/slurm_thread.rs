@@ -9,8 +9,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::Input;
 use crate::slurm::{
-    JobRecord, JobSelection, NodeRecord, ReservationRecord, Slurm, SlurmError, TaskName,
-    TaskUpdate,
+    JobRecord, JobSelection, NodeRecord, ReservationRecord, Slurm, SlurmError, TaskName, TaskUpdate,
 };
 
 /// What the thread is asked to do.
@@ -105,28 +104,30 @@ pub fn start(
     inputs: UnboundedSender<Input>,
 ) -> std::io::Result<mpsc::Sender<Order>> {
     let (orders, received) = mpsc::channel();
-    thread::Builder::new().name("slurm".to_owned()).spawn(move || {
-        let mut slurm = slurm();
-        for order in received {
-            let report = match order {
-                Order::Look { everything } => match look(&mut slurm, &partition, everything) {
-                    Ok(sight) => Report::Seen(sight),
-                    Err(error) => {
-                        // What this look has seen so far must be reported again.
-                        slurm.forget();
-                        Report::Blind(error)
+    thread::Builder::new()
+        .name("slurm".to_owned())
+        .spawn(move || {
+            let mut slurm = slurm();
+            for order in received {
+                let report = match order {
+                    Order::Look { everything } => match look(&mut slurm, &partition, everything) {
+                        Ok(sight) => Report::Seen(sight),
+                        Err(error) => {
+                            // What this look has seen so far must be reported again.
+                            slurm.forget();
+                            Report::Blind(error)
+                        }
+                    },
+                    Order::Change(change) => {
+                        let result = apply(&slurm, &change);
+                        Report::Changed(change, result)
                     }
-                },
-                Order::Change(change) => {
-                    let result = apply(&slurm, &change);
-                    Report::Changed(change, result)
+                };
+                if inputs.send(Input::Slurm(report)).is_err() {
+                    return;
                 }
-            };
-            if inputs.send(Input::Slurm(report)).is_err() {
-                return;
             }
-        }
-    })?;
+        })?;
     Ok(orders)
 }
 

@@ -179,7 +179,9 @@ fn job_record(job: &sys::slurm_job_info_t) -> JobRecord {
         restart_count: u32::from(job.restart_cnt),
         requeue: job.requeue != 0,
         exclusive: u32::from(job.shared) == sys::JOB_SHARED_NONE,
-        node_count: job.num_nodes.max(if job.max_nodes == 0 { 1 } else { job.max_nodes }),
+        node_count: job
+            .num_nodes
+            .max(if job.max_nodes == 0 { 1 } else { job.max_nodes }),
     }
 }
 

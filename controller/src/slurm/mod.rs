@@ -113,9 +113,7 @@ impl Slurm {
         // SAFETY: `message` receives an allocation that is freed below.
         check(unsafe { sys::slurm_load_partitions(0, &mut message, sys::SHOW_ALL as u16) })?;
         // SAFETY: the call succeeded, so the array holds record_count records.
-        let partitions = unsafe {
-            records((*message).partition_array, (*message).record_count)
-        };
+        let partitions = unsafe { records((*message).partition_array, (*message).record_count) };
         let nodes = partitions
             .iter()
             .find(|partition| text::owned(partition.name) == name)
@@ -169,7 +167,11 @@ fn check(return_code: i32) -> Result<(), SlurmError> {
         return Ok(());
     }
     let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0) as u32;
-    let code = if return_code > 0 { return_code as u32 } else { errno };
+    let code = if return_code > 0 {
+        return_code as u32
+    } else {
+        errno
+    };
     Err(refused(code))
 }
 

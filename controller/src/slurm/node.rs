@@ -61,7 +61,10 @@ impl Slurm {
         // SAFETY: the call succeeded, so the array holds record_count records.
         let (nodes, as_of) = unsafe {
             let nodes = records((*message).node_array, (*message).record_count);
-            (nodes.iter().filter_map(node_record).collect(), (*message).last_update)
+            (
+                nodes.iter().filter_map(node_record).collect(),
+                (*message).last_update,
+            )
         };
         // SAFETY: `message` came from slurm_load_node.
         unsafe { sys::slurm_free_node_info_msg(message) };

@@ -12,7 +12,9 @@ pub(super) fn owned(text: *const c_char) -> String {
         return String::new();
     }
     // SAFETY: libslurm's text fields are null or zero-terminated strings.
-    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    unsafe { CStr::from_ptr(text) }
+        .to_string_lossy()
+        .into_owned()
 }
 
 /// A C string for libslurm.

@@ -32,10 +32,16 @@ impl std::fmt::Display for TaskName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             TaskName::Array(array) => write!(f, "{array}"),
-            TaskName::Task { array_job_id, array_task_id } => {
+            TaskName::Task {
+                array_job_id,
+                array_task_id,
+            } => {
                 write!(f, "{array_job_id}_{array_task_id}")
             }
-            TaskName::Tasks { array_job_id, array_task_ids } => {
+            TaskName::Tasks {
+                array_job_id,
+                array_task_ids,
+            } => {
                 let tasks: Vec<String> = array_task_ids.iter().map(u32::to_string).collect();
                 write!(f, "{array_job_id}_[{}]", tasks.join(","))
             }
@@ -112,9 +118,7 @@ impl Slurm {
     pub fn cancel(&self, tasks: &TaskName) -> Result<(), SlurmError> {
         let name = text::c_string(&tasks.to_string())?;
         // SAFETY: `name` outlives the call; there are no siblings.
-        check(unsafe {
-            sys::slurm_kill_job2(name.as_ptr(), libc::SIGKILL as u16, 0, ptr::null())
-        })
+        check(unsafe { sys::slurm_kill_job2(name.as_ptr(), libc::SIGKILL as u16, 0, ptr::null()) })
     }
 }
 

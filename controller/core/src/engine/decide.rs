@@ -210,7 +210,10 @@ impl Engine {
     }
 
     fn key(&self, node: NodeId) -> NodeKey {
-        let join_event = self.pool.get(&node).map_or(u64::MAX, |node| node.join_event);
+        let join_event = self
+            .pool
+            .get(&node)
+            .map_or(u64::MAX, |node| node.join_event);
         (join_event, self.names.rank(node))
     }
 

@@ -33,7 +33,10 @@ impl Engine {
     }
 
     fn quarantine(&mut self, now_s: f64, node: NodeId, reason: String) {
-        let times = self.quarantines.get(&node).map_or(0, |quarantine| quarantine.times);
+        let times = self
+            .quarantines
+            .get(&node)
+            .map_or(0, |quarantine| quarantine.times);
         let length_s = (self.config.quarantine_s * f64::from(2u32.saturating_pow(times)))
             .min(self.config.quarantine_max_s);
         self.quarantines.insert(
@@ -124,7 +127,9 @@ impl Engine {
                 }
             }
         }
-        known.failures.retain(|failure| now_s - failure.time_s > window_s);
+        known
+            .failures
+            .retain(|failure| now_s - failure.time_s > window_s);
         if known.failures.is_empty() {
             known.resume_at_s = known.resume_at_s.min(now_s);
         }
@@ -233,9 +238,12 @@ impl Engine {
         let Some(run) = &known.run else {
             return;
         };
-        let lost = run.lost_member || run.members.iter().any(|member| {
-            self.pool.get(member).is_none_or(|node| node.worker_of(trainer).is_none())
-        });
+        let lost = run.lost_member
+            || run.members.iter().any(|member| {
+                self.pool
+                    .get(member)
+                    .is_none_or(|node| node.worker_of(trainer).is_none())
+            });
         if lost {
             return;
         }
@@ -269,7 +277,11 @@ impl Engine {
         let mut failed = Vec::new();
         let mut wake_at = Vec::new();
         for (id, trainer) in &self.trainers {
-            let mut nodes: Vec<NodeId> = trainer.failures.iter().map(|failure| failure.node).collect();
+            let mut nodes: Vec<NodeId> = trainer
+                .failures
+                .iter()
+                .map(|failure| failure.node)
+                .collect();
             nodes.sort_unstable();
             nodes.dedup();
             let Some(last) = trainer.failures.last() else {
@@ -305,7 +317,11 @@ impl Engine {
             "failed {} times in a row on different nodes without progress, last: {reason}",
             nodes.len()
         );
-        self.actions.push(Action::Fail { trainer, exit_code, reason });
+        self.actions.push(Action::Fail {
+            trainer,
+            exit_code,
+            reason,
+        });
     }
 
     pub(super) fn note_forced_change(

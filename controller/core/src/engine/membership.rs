@@ -61,8 +61,11 @@ impl Engine {
             match worker.map(|worker| (worker.phase, worker.since_s)) {
                 Some((Phase::Ready, since_s)) => {
                     roster.ready.push(*id);
-                    roster.ready_since_s =
-                        Some(roster.ready_since_s.map_or(since_s, |old_s| old_s.min(since_s)));
+                    roster.ready_since_s = Some(
+                        roster
+                            .ready_since_s
+                            .map_or(since_s, |old_s| old_s.min(since_s)),
+                    );
                 }
                 Some((Phase::Member, _)) => {}
                 _ => roster.pending += 1,
@@ -81,7 +84,10 @@ impl Engine {
             return;
         };
         match &run.state {
-            RunState::Stopping { waiting, deadline_s } => {
+            RunState::Stopping {
+                waiting,
+                deadline_s,
+            } => {
                 let waiting = waiting.intersection(&roster.workers).count();
                 let deadline_s = *deadline_s;
                 if waiting > 0 {
@@ -92,7 +98,9 @@ impl Engine {
                     self.start_generation(now_s, trainer, &roster);
                 }
             }
-            RunState::Adopting(_) if run.members.iter().all(|node| roster.workers.contains(node)) => {
+            RunState::Adopting(_)
+                if run.members.iter().all(|node| roster.workers.contains(node)) =>
+            {
                 let deadline_s = run.since_s + self.config.adopt_timeout_s;
                 self.wake_at(deadline_s);
             }
@@ -108,8 +116,14 @@ impl Engine {
         }) else {
             return;
         };
-        let lost = run.members.iter().any(|node| !roster.workers.contains(node));
-        let leaving = run.members.iter().any(|node| !roster.assigned.contains(node));
+        let lost = run
+            .members
+            .iter()
+            .any(|node| !roster.workers.contains(node));
+        let leaving = run
+            .members
+            .iter()
+            .any(|node| !roster.assigned.contains(node));
         if lost {
             self.stop_run(now_s, trainer, 0.0, None);
         } else if leaving {
@@ -159,7 +173,9 @@ impl Engine {
             .copied()
             .filter(|node| {
                 Some(*node) != answered
-                    && pool.get(node).is_some_and(|node| node.worker_of(trainer).is_some())
+                    && pool
+                        .get(node)
+                        .is_some_and(|node| node.worker_of(trainer).is_some())
             })
             .collect();
         if !waiting.is_empty() {
@@ -277,16 +293,20 @@ impl Engine {
             self.wake_at(time_s);
             return;
         }
-        let placed = self
-            .pool
-            .values()
-            .any(|node| node.worker_of(trainer).is_some_and(|worker| worker.phase == Phase::Placed));
+        let placed = self.pool.values().any(|node| {
+            node.worker_of(trainer)
+                .is_some_and(|worker| worker.phase == Phase::Placed)
+        });
         let most = match (known.greeted, placed) {
             (true, _) => usize::MAX,
             (false, true) => 0,
             (false, false) => 1,
         };
-        let stay_s = known.info.max_stay_s.unwrap_or(f64::INFINITY).min(self.config.lease_s);
+        let stay_s = known
+            .info
+            .max_stay_s
+            .unwrap_or(f64::INFINITY)
+            .min(self.config.lease_s);
         let vacant: Vec<(NodeId, f64)> = self
             .pool
             .iter()
@@ -305,7 +325,11 @@ impl Engine {
                     since_s: now_s,
                 });
             }
-            self.actions.push(Action::Place { trainer, node, limit_s });
+            self.actions.push(Action::Place {
+                trainer,
+                node,
+                limit_s,
+            });
         }
     }
 
@@ -418,7 +442,11 @@ impl Engine {
 
     /// A member came back without ranks: they ended, or it never heard of the start.
     fn member_without_ranks(&mut self, now_s: f64, trainer: TrainerId, node: NodeId) {
-        let Some(run) = self.trainers.get_mut(&trainer).and_then(|known| known.run.as_mut()) else {
+        let Some(run) = self
+            .trainers
+            .get_mut(&trainer)
+            .and_then(|known| known.run.as_mut())
+        else {
             return;
         };
         if let RunState::Stopping { waiting, .. } = &mut run.state {
@@ -469,7 +497,10 @@ impl Engine {
                 continue;
             };
             match &run.state {
-                RunState::Stopping { waiting, deadline_s } if now_s >= *deadline_s => {
+                RunState::Stopping {
+                    waiting,
+                    deadline_s,
+                } if now_s >= *deadline_s => {
                     silent.extend(waiting.iter().map(|node| (trainer.info.id, *node)));
                 }
                 RunState::Adopting(confirmed)

@@ -173,7 +173,9 @@ impl Engine {
         let Some(pool_node) = self.pool.get(&node) else {
             return false;
         };
-        let left_s = pool_node.hole_end_s.map_or(f64::INFINITY, |end_s| end_s - now_s);
+        let left_s = pool_node
+            .hole_end_s
+            .map_or(f64::INFINITY, |end_s| end_s - now_s);
         let needed_s = if pool_node.assigned.is_some() {
             self.config.vacate_lead_s
         } else {
@@ -184,7 +186,11 @@ impl Engine {
 
     fn take_in(&mut self, now_s: f64, event: Event) {
         match event {
-            Event::Pool { joined, left, hole_ends } => {
+            Event::Pool {
+                joined,
+                left,
+                hole_ends,
+            } => {
                 for node in left {
                     self.lose_node(now_s, node);
                 }
@@ -213,23 +219,50 @@ impl Engine {
             }
             Event::TrainerGone { trainer } => self.forget_trainer(trainer),
             Event::WorkerFound { trainer, node } => self.adopt_worker(now_s, trainer, node),
-            Event::WorkerReady { trainer, node, running, newest_generation } => {
+            Event::WorkerReady {
+                trainer,
+                node,
+                running,
+                newest_generation,
+            } => {
                 self.worker_ready(now_s, trainer, node, running, newest_generation);
             }
-            Event::WorkerStarted { trainer, node, generation } => {
+            Event::WorkerStarted {
+                trainer,
+                node,
+                generation,
+            } => {
                 self.worker_started(now_s, trainer, node, generation);
             }
-            Event::WorkerStopped { trainer, node, generation, outcome } => {
+            Event::WorkerStopped {
+                trainer,
+                node,
+                generation,
+                outcome,
+            } => {
                 self.worker_stopped(now_s, trainer, node, generation, outcome);
             }
-            Event::WorkerLost { trainer, node, reason } => {
+            Event::WorkerLost {
+                trainer,
+                node,
+                reason,
+            } => {
                 self.worker_lost(now_s, trainer, node, reason);
             }
             Event::WorkerGone { trainer, node } => self.worker_gone(trainer, node),
-            Event::PlaceFailed { trainer, node, fault, reason } => {
+            Event::PlaceFailed {
+                trainer,
+                node,
+                fault,
+                reason,
+            } => {
                 self.place_failed(now_s, trainer, node, fault, reason);
             }
-            Event::Progress { trainer, generation, samples } => {
+            Event::Progress {
+                trainer,
+                generation,
+                samples,
+            } => {
                 self.progress(now_s, trainer, generation, samples);
             }
             Event::Finished { trainer, exit_code } => self.finish(trainer, exit_code),
@@ -327,7 +360,10 @@ impl Engine {
             if node.assigned == Some(trainer) {
                 node.assigned = None;
             }
-            if node.worker.as_ref().is_some_and(|worker| worker.trainer == trainer)
+            if node
+                .worker
+                .as_ref()
+                .is_some_and(|worker| worker.trainer == trainer)
                 && let Some(worker) = &mut node.worker
             {
                 worker.phase = Phase::Leaving;

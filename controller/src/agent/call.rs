@@ -1,0 +1,259 @@
+//! Calls to slurmctld in a process of their own, `bftrainer slurm-call`: libslurm
+//! may wait for long and ends its process when it finds no configuration, and
+//! the agent must survive both.
+
+use std::ffi::{CStr, CString, OsString};
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use bftrainer::sys;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use serde::{Deserialize, Serialize};
+
+use super::processes;
+
+/// The hidden subcommand that makes the call.
+pub const SUBCOMMAND: &str = "slurm-call";
+
+/// What the line with the answer starts with; libslurm may print others.
+const ANSWER: &str = "answer ";
+
+/// Longest answer that is read, in bytes.
+const MAX_BYTES: usize = 64 * 1024;
+
+/// `bftrainer slurm-call`, which only the agent starts.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    question: Question,
+}
+
+/// What is asked of slurmctld.
+#[derive(Clone, Debug, clap::Subcommand)]
+enum Question {
+    /// Comment and AdminComment of a job
+    Job {
+        /// The job's own id
+        job_id: u32,
+    },
+    /// Requeue a task and hold it
+    RequeueHold {
+        /// The task, A_k
+        task: String,
+    },
+}
+
+/// How slurmctld answered.
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer {
+    Job(JobComments),
+    Requeued,
+    Failed(String),
+}
+
+/// What makes a job a trainer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct JobComments {
+    /// The comment, which the user may change.
+    pub comment: String,
+    /// The AdminComment, which the controller writes.
+    pub admin_comment: String,
+}
+
+/// Runs the call and prints its answer.
+pub fn run(args: &Args) -> ExitCode {
+    // SAFETY: null means the site's default configuration; called once, before
+    // any other call.
+    unsafe { sys::slurm_init(std::ptr::null()) };
+    let answer = match &args.question {
+        Question::Job { job_id } => job_comments(*job_id).map(Answer::Job),
+        Question::RequeueHold { task } => requeue_hold(task).map(|()| Answer::Requeued),
+    };
+    let answer = answer.unwrap_or_else(Answer::Failed);
+    let line = serde_json::to_string(&answer).unwrap_or_default();
+    let printed = io::Write::write_all(&mut io::stdout(), format!("{ANSWER}{line}\n").as_bytes());
+    match (answer, printed) {
+        (Answer::Failed(_), _) | (_, Err(_)) => ExitCode::FAILURE,
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+fn job_comments(job_id: u32) -> Result<JobComments, String> {
+    let mut message = std::ptr::null_mut();
+    // SAFETY: `message` is a valid out-pointer.
+    let code = unsafe { sys::slurm_load_job(&mut message, job_id, sys::SHOW_ALL as u16) };
+    if code != 0 || message.is_null() {
+        return Err(slurm_error());
+    }
+    // SAFETY: on success the message holds `record_count` records at `job_array`,
+    // null when there is none; it is freed below, after the last use.
+    let jobs = unsafe {
+        match (*message).job_array {
+            jobs if jobs.is_null() => &[],
+            jobs => std::slice::from_raw_parts(jobs, (*message).record_count as usize),
+        }
+    };
+    let found = jobs
+        .iter()
+        .find(|job| job.job_id == job_id)
+        .map(|job| JobComments {
+            comment: text(job.comment),
+            admin_comment: text(job.admin_comment),
+        });
+    // SAFETY: made by slurm_load_job, freed once, not used afterwards.
+    unsafe { sys::slurm_free_job_info_msg(message) };
+    found.ok_or_else(|| format!("slurmctld knows no job {job_id}"))
+}
+
+fn requeue_hold(task: &str) -> Result<(), String> {
+    let name = CString::new(task).map_err(|error| error.to_string())?;
+    let mut response: *mut sys::job_array_resp_msg_t = std::ptr::null_mut();
+    // SAFETY: the name is a terminated string that the call only reads,
+    // `response` is a valid out-pointer.
+    let code = unsafe {
+        let name = name.as_ptr().cast_mut();
+        sys::slurm_requeue2(name, sys::BFT_JOB_REQUEUE_HOLD, &mut response)
+    };
+    if code != 0 {
+        return Err(slurm_error());
+    }
+    if response.is_null() {
+        return Ok(());
+    }
+    // SAFETY: a response holds `job_array_count` codes at `error_code`, null when
+    // there is none; it is freed below, after the last use.
+    let codes = unsafe {
+        match (*response).error_code {
+            codes if codes.is_null() => &[],
+            codes => std::slice::from_raw_parts(codes, (*response).job_array_count as usize),
+        }
+    };
+    let bad = codes.iter().copied().find(|code| *code != 0);
+    // SAFETY: made by slurm_requeue2, freed once, not used afterwards.
+    unsafe { sys::slurm_free_job_array_resp(response) };
+    match bad {
+        Some(code) => Err(describe(i32::try_from(code).unwrap_or(i32::MAX))),
+        None => Ok(()),
+    }
+}
+
+/// libslurm's last error: it leaves it in errno.
+fn slurm_error() -> String {
+    describe(io::Error::last_os_error().raw_os_error().unwrap_or(0))
+}
+
+fn describe(code: i32) -> String {
+    // SAFETY: takes any code and returns a terminated string or null.
+    text(unsafe { sys::slurm_strerror(code) })
+}
+
+fn text(pointer: *const libc::c_char) -> String {
+    if pointer.is_null() {
+        return String::new();
+    }
+    // SAFETY: libslurm's strings are terminated and live as long as the message
+    // that they belong to, which every caller still holds.
+    unsafe { CStr::from_ptr(pointer) }
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// A call under way. Whoever reaps this process's children reaps it too.
+#[derive(Debug)]
+pub struct Call {
+    output: io::PipeReader,
+    pid: libc::pid_t,
+}
+
+impl Call {
+    /// Asks for the comments of the job `job_id`.
+    pub fn job(job_id: u32) -> io::Result<Call> {
+        Self::start(["job".into(), job_id.to_string().into()])
+    }
+
+    /// Has task `A_k` requeued and held.
+    pub fn requeue_hold(task: &str) -> io::Result<Call> {
+        Self::start(["requeue-hold".into(), task.into()])
+    }
+
+    /// Call it on a thread that outlives the call.
+    fn start(arguments: [OsString; 2]) -> io::Result<Call> {
+        let (output, input) = io::pipe()?;
+        let parent = processes::own_pid();
+        let mut command = Command::new("/proc/self/exe");
+        command
+            .arg(SUBCOMMAND)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(input.try_clone()?)
+            .stderr(input);
+        // SAFETY: the closure only makes system calls that are safe after fork.
+        unsafe { command.pre_exec(move || processes::die_with_parent(libc::SIGKILL, parent)) };
+        let child = command.spawn()?;
+        // The command holds the writing ends: without them the pipe ends with the child.
+        drop(command);
+        Ok(Call {
+            output,
+            pid: libc::pid_t::try_from(child.id()).map_err(io::Error::other)?,
+        })
+    }
+
+    /// Waits for the comments, at most `limit`; blocks.
+    pub fn comments(self, limit: Duration) -> Result<JobComments, String> {
+        match self.answer(limit)? {
+            Answer::Job(comments) => Ok(comments),
+            Answer::Failed(reason) => Err(reason),
+            Answer::Requeued => Err("an answer to another question".to_owned()),
+        }
+    }
+
+    /// Waits for the requeueing, at most `limit`; blocks.
+    pub fn requeued(self, limit: Duration) -> Result<(), String> {
+        match self.answer(limit)? {
+            Answer::Requeued => Ok(()),
+            Answer::Failed(reason) => Err(reason),
+            Answer::Job(_) => Err("an answer to another question".to_owned()),
+        }
+    }
+
+    fn answer(mut self, limit: Duration) -> Result<Answer, String> {
+        let read = self.read(limit);
+        if read.is_err() {
+            processes::signal(self.pid, libc::SIGKILL);
+        }
+        let text = read.map_err(|error| format!("slurmctld did not answer: {error}"))?;
+        let answer = text.lines().find_map(|line| line.strip_prefix(ANSWER));
+        match answer.map(serde_json::from_str) {
+            Some(Ok(answer)) => Ok(answer),
+            Some(Err(error)) => Err(format!("an unreadable answer: {error}")),
+            None => Err(text
+                .lines()
+                .rfind(|line| !line.trim().is_empty())
+                .unwrap_or("libslurm ended without an answer")
+                .to_owned()),
+        }
+    }
+
+    /// All that the call prints.
+    fn read(&mut self, limit: Duration) -> io::Result<String> {
+        let deadline = Instant::now() + limit;
+        let mut bytes = Vec::new();
+        let mut buffer = [0; 4096];
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let wait = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+            let mut ready = [PollFd::new(self.output.as_fd(), PollFlags::POLLIN)];
+            if poll(&mut ready, wait)? == 0 {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            match self.output.read(&mut buffer)? {
+                0 => return Ok(String::from_utf8_lossy(&bytes).into_owned()),
+                got if bytes.len() < MAX_BYTES => bytes.extend_from_slice(&buffer[..got]),
+                _ => {}
+            }
+        }
+    }
+}

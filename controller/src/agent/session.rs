@@ -1,0 +1,650 @@
+//! The agent's loop: what the controller says, how ranks end, what time it is.
+//!
+//! All state is here and changes on one thread; whatever may block (file system,
+//! munge, slurmctld) runs beside it, so that a signal is always heard at once.
+
+use std::ffi::OsString;
+use std::future::Future;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bftrainer::wire::{FromAgent, Join, Outcome, Start, ToAgent};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
+
+use super::control_folder::{ControlFolder, Verdict};
+use super::departure::{self, Cause, Departure};
+use super::generation::Generation;
+use super::identity::Identity;
+use super::keeper::Kept;
+use super::link::{Event, Link};
+use super::log::say;
+use super::ports::free_port;
+use super::processes::{self, Reaped};
+use super::progress::{Inbox, Relay};
+use super::settings::Settings;
+use super::starting::Preparing;
+use super::tee::Tee;
+use super::times;
+
+/// Rank 0's output may take so long to be copied after its end.
+const DRAIN_WITHIN: Duration = Duration::from_secs(2);
+
+/// The loop looks at the clock at least so often: wall-clock limits may move.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+
+/// Times that writing the verdict is tried, a second apart.
+const VERDICT_TRIES: u32 = 5;
+
+/// What the user asked to run.
+#[derive(Clone, Debug)]
+pub struct Work {
+    /// COMMAND and its arguments.
+    pub command: Vec<OsString>,
+    /// Ranks that a node has room for.
+    pub slots: u32,
+    /// COMMAND deals out the ranks itself.
+    pub per_node: bool,
+    /// The user's folder for checkpoints, instead of ours.
+    pub ckpt_dir: Option<PathBuf>,
+}
+
+/// What the controller said of the trainer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trainer {
+    pub min_nodes: u32,
+    pub max_nodes: u32,
+    pub submit_time_s: i64,
+    pub grace_s: f64,
+    pub heartbeat: Duration,
+}
+
+/// The agent of one run of one task.
+#[derive(Debug)]
+pub struct Session {
+    pub(super) identity: Identity,
+    pub(super) work: Work,
+    pub(super) folder: ControlFolder,
+    pub(super) inbox: Option<Inbox>,
+    pub(super) trainer: Option<Trainer>,
+    pub(super) preparing: Option<Preparing>,
+    pub(super) generation: Option<Generation>,
+    pub(super) tee: Option<Tee>,
+    pub(super) link: Link,
+    /// The highest generation that was started or prepared here.
+    pub(super) newest_seen: u64,
+    /// To be started when the present one has ended.
+    pending: Option<Start>,
+    relay: Relay,
+    orphan_wait: Duration,
+    joined: bool,
+    down_reason: String,
+    /// Since when it has been idle or without a controller, whichever is later.
+    alone_since: Instant,
+    began_s: f64,
+    end_time_s: Option<i64>,
+    /// How the last generation ended, told again after each Join.
+    last_stopped: Option<(u64, Outcome)>,
+    verdict: Option<Verdict>,
+    fence_at: Instant,
+    fence_read: Option<JoinHandle<u64>>,
+    pub(super) departure: Option<Departure>,
+}
+
+impl Session {
+    /// An agent with socket in folder `reports`; starts connecting at once.
+    pub fn new(
+        identity: Identity,
+        settings: Settings,
+        work: Work,
+        reports: Option<&Path>,
+    ) -> io::Result<Self> {
+        let now = Instant::now();
+        Ok(Session {
+            folder: ControlFolder::new(&identity.submit_dir, identity.array_job_id),
+            identity,
+            work,
+            inbox: reports.map(Inbox::open).transpose()?,
+            trainer: None,
+            preparing: None,
+            generation: None,
+            tee: None,
+            orphan_wait: settings.orphan_wait,
+            link: Link::start(settings),
+            newest_seen: 0,
+            pending: None,
+            relay: Relay::default(),
+            joined: false,
+            down_reason: String::new(),
+            alone_since: now,
+            began_s: times::now_s(),
+            end_time_s: None,
+            last_stopped: None,
+            verdict: None,
+            fence_at: now,
+            fence_read: None,
+            departure: None,
+        })
+    }
+
+    /// Runs to the end; the exit code.
+    pub async fn run(mut self, kept: Kept) -> u8 {
+        let signals = (|| io::Result::Ok((Signals::ending()?, Signals::others()?)))();
+        let (mut ending, others) = match signals {
+            Ok(signals) => signals,
+            Err(error) => {
+                say!("signals can't be handled: {error}");
+                return 1;
+            }
+        };
+        kept.unblock_signals();
+        let code = tokio::select! {
+            biased;
+            _ = ending.next() => None,
+            code = self.serve(others) => Some(code),
+        };
+        match code {
+            Some(code) => code,
+            None => self.leave(kept.is_orphan()).await,
+        }
+    }
+
+    /// The loop; the exit code when the trainer or this task's time is over.
+    async fn serve(&mut self, mut others: Signals) -> u8 {
+        loop {
+            let wake_at = self.wake_at();
+            tokio::select! {
+                event = self.link.event() => {
+                    if let Some(code) = self.on_event(event).await {
+                        return code;
+                    }
+                }
+                signal = others.next() => self.on_signal(signal),
+                datagram = next_datagram(&self.inbox) => self.on_datagram(&datagram),
+                prepared = Preparing::done(&mut self.preparing) => self.on_prepared(prepared),
+                newest = finished(&mut self.fence_read) => self.on_fence(newest),
+                answer = Departure::answer(&mut self.departure) => self.on_requeued(answer),
+                () = sleep_until(wake_at) => {}
+            }
+            if let Some(code) = self.advance().await {
+                return code;
+            }
+        }
+    }
+
+    /// What is due now, whatever woke the loop.
+    async fn advance(&mut self) -> Option<u8> {
+        self.reap();
+        let now = Instant::now();
+        if let Some(generation) = &mut self.generation {
+            generation.advance(now);
+            self.reap();
+        }
+        self.end_generation(now).await;
+        if let Some(progress) = self.relay.due(now) {
+            self.link.send(FromAgent::Progress(progress));
+        }
+        if self.is_idle()
+            && let Some(start) = self.pending.take()
+        {
+            self.prepare(start);
+        }
+        if self.generation.is_some() && self.fence_read.is_none() && now >= self.fence_at {
+            let folder = self.folder.clone();
+            self.fence_read = Some(tokio::task::spawn_blocking(move || folder.generation()));
+            self.fence_at = now + self.heartbeat();
+        }
+        self.depart_if_due(now);
+        departure::advance(self, now)
+    }
+
+    /// Hands each ended child's status to the generation.
+    fn reap(&mut self) {
+        loop {
+            match processes::reap() {
+                Reaped::Child(pid, status) => {
+                    if let Some(generation) = &mut self.generation {
+                        generation.on_exit(pid, status, Instant::now());
+                    }
+                }
+                Reaped::NoneEnded => return,
+                Reaped::NoChildren => {
+                    if let Some(generation) = &mut self.generation {
+                        generation.on_no_children();
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// When the generation's last process is gone: its last words, its verdict,
+    /// and the report.
+    async fn end_generation(&mut self, now: Instant) {
+        let Some((outcome, start)) = self
+            .generation
+            .as_ref()
+            .and_then(|generation| Some((generation.end(now)?, generation.start.clone())))
+        else {
+            return;
+        };
+        while let Some(datagram) = self.inbox.as_ref().and_then(Inbox::take) {
+            self.on_datagram(&datagram);
+        }
+        self.generation = None;
+        self.fence_read = None;
+        if let Some(progress) = self.relay.rest() {
+            self.link.send(FromAgent::Progress(progress));
+        }
+        if let Some(tee) = self.tee.take() {
+            tee.drained(DRAIN_WITHIN).await;
+        }
+        if outcome == Outcome::Exited && start.node_rank == 0 {
+            self.record_verdict(0).await;
+        }
+        say!("generation {}: {}", start.generation, in_words(&outcome));
+        self.alone_since = Instant::now();
+        self.report_stopped(start.generation, outcome);
+    }
+
+    /// Tells the controller that no rank of `generation` runs, now and after the
+    /// next Join.
+    pub(super) fn report_stopped(&mut self, generation: u64, outcome: Outcome) {
+        self.last_stopped = Some((generation, outcome.clone()));
+        self.link.send(FromAgent::Stopped {
+            generation,
+            outcome,
+            free_port: free_port(),
+        });
+    }
+
+    /// Writes `finished`, so that the array's other tasks end without training.
+    async fn record_verdict(&mut self, exit_code: i32) {
+        let Some(trainer) = self.trainer else {
+            return;
+        };
+        let verdict = Verdict {
+            exit_code,
+            submit_time_s: trainer.submit_time_s,
+        };
+        self.verdict = Some(verdict);
+        for turn in 1..=VERDICT_TRIES {
+            let folder = self.folder.clone();
+            let write = move || folder.write_finished(verdict).map_err(|e| e.to_string());
+            match tokio::task::spawn_blocking(write).await {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => say!("the verdict can't be recorded: {error}"),
+                Err(error) => say!("the verdict can't be recorded: {error}"),
+            }
+            if turn < VERDICT_TRIES {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+
+    async fn on_event(&mut self, event: Event) -> Option<u8> {
+        match event {
+            Event::Connected => {
+                let join = self.describe().await;
+                self.link.join(join);
+            }
+            Event::Down(reason) => {
+                if self.joined {
+                    self.joined = false;
+                    self.alone_since = Instant::now();
+                }
+                if reason != self.down_reason {
+                    say!("no controller: {reason}");
+                    self.down_reason = reason;
+                }
+            }
+            Event::Message(message) => return self.on_message(message).await,
+        }
+        None
+    }
+
+    /// The state, for a Join.
+    async fn describe(&self) -> Join {
+        let folder = self.folder.clone();
+        let contents = tokio::task::spawn_blocking(move || folder.read())
+            .await
+            .unwrap_or_default();
+        let recorded = contents
+            .verdict
+            .filter(|verdict| Some(verdict.submit_time_s) == contents.submit_time_s);
+        let start = self.generation.as_ref().map(|generation| &generation.start);
+        let members = start
+            .map(|start| start.members.as_slice())
+            .unwrap_or_default();
+        Join {
+            array_job_id: self.identity.array_job_id,
+            array_task_id: self.identity.array_task_id,
+            job_id: self.identity.job_id,
+            restart_count: self.identity.restart_count,
+            node: self.identity.node.clone(),
+            free_port: free_port(),
+            generation: start.map(|start| start.generation),
+            members: members.iter().map(|member| member.node.clone()).collect(),
+            folder_submit_time_s: contents.submit_time_s,
+            newest_generation: contents.generation.max(self.newest_seen),
+            verdict: self.verdict.or(recorded).map(|verdict| verdict.exit_code),
+        }
+    }
+
+    async fn on_message(&mut self, message: ToAgent) -> Option<u8> {
+        match message {
+            ToAgent::Heartbeat => {}
+            ToAgent::Joined {
+                min_nodes,
+                max_nodes,
+                submit_time_s,
+                heartbeat_s,
+                grace_s,
+                end_time_s,
+            } => {
+                self.trainer = Some(Trainer {
+                    min_nodes,
+                    max_nodes,
+                    submit_time_s,
+                    grace_s,
+                    heartbeat: times::seconds(heartbeat_s).max(Duration::from_millis(20)),
+                });
+                self.end_time_s = end_time_s;
+                self.on_joined();
+            }
+            ToAgent::Start(start) => self.on_start(start),
+            ToAgent::Stop {
+                generation,
+                grace_s,
+            } => self.on_stop(generation, times::seconds(grace_s)),
+            ToAgent::Until { end_time_s, .. } => self.end_time_s = end_time_s,
+            ToAgent::Close { exit_code } => {
+                say!("the trainer has ended with {exit_code}");
+                if let Some(generation) = &mut self.generation {
+                    generation.kill(Outcome::Stopped);
+                }
+                let known = self.verdict.map(|verdict| verdict.exit_code);
+                if known != Some(exit_code) {
+                    self.record_verdict(exit_code).await;
+                }
+                return Some(u8::try_from(exit_code).unwrap_or(1));
+            }
+            ToAgent::Refused { reason } => {
+                say!("the controller refused this agent: {reason}");
+                if self.joined {
+                    self.joined = false;
+                    self.alone_since = Instant::now();
+                }
+                self.pending = None;
+                let grace = self.grace();
+                if let Some(generation) = &mut self.generation {
+                    generation.stop(grace, Instant::now());
+                }
+            }
+        }
+        None
+    }
+
+    fn on_joined(&mut self) {
+        say!(
+            "joined trainer {} on {}",
+            self.identity.array_job_id,
+            self.identity.node
+        );
+        self.joined = true;
+        self.down_reason.clear();
+        Departure::cancel(&mut self.departure, Cause::Alone);
+        if self.generation.is_none()
+            && let Some((generation, outcome)) = self.last_stopped.clone()
+        {
+            self.report_stopped(generation, outcome);
+        }
+    }
+
+    fn on_start(&mut self, start: Start) {
+        let number = start.generation;
+        let here = start.members.get(start.node_rank as usize);
+        if here.is_none_or(|member| member.node != self.identity.node) {
+            let reason = format!(
+                "node rank {} is not {}",
+                start.node_rank, self.identity.node
+            );
+            let exit_code = i32::from(super::run::USAGE);
+            return self.report_stopped(number, Outcome::Failed { exit_code, reason });
+        }
+        if self.departure.is_some() {
+            return self.report_stopped(number, Outcome::Stopped);
+        }
+        if self.current().contains(&Some(number)) {
+            if self.generation.as_ref().is_some_and(Generation::is_running) {
+                self.link.send(FromAgent::Started { generation: number });
+            }
+            return;
+        }
+        if number <= self.newest_seen {
+            let newest_generation = self.newest_seen;
+            return self.report_stopped(number, Outcome::Fenced { newest_generation });
+        }
+        if let Some(generation) = &mut self.generation {
+            generation.kill(Outcome::Stopped);
+        }
+        Preparing::cancel(&mut self.preparing);
+        self.pending = Some(start);
+    }
+
+    fn on_stop(&mut self, number: u64, grace: Duration) {
+        if let Some(generation) = &mut self.generation
+            && generation.start.generation == number
+        {
+            return generation.stop(grace, Instant::now());
+        }
+        if Preparing::number(&self.preparing) == Some(number) {
+            return Preparing::cancel(&mut self.preparing);
+        }
+        if self
+            .pending
+            .as_ref()
+            .is_some_and(|start| start.generation == number)
+        {
+            self.pending = None;
+        }
+        let outcome = match &self.last_stopped {
+            Some((last, outcome)) if *last == number => outcome.clone(),
+            _ => Outcome::Stopped,
+        };
+        self.report_stopped(number, outcome);
+    }
+
+    fn on_signal(&self, signal: SignalKind) {
+        if signal != SignalKind::child()
+            && let Some(generation) = &self.generation
+        {
+            generation.signal(signal.as_raw_value());
+        }
+    }
+
+    fn on_datagram(&mut self, datagram: &[u8]) {
+        if let Some(generation) = &self.generation
+            && generation.start.node_rank == 0
+        {
+            self.relay.take(datagram, generation.start.generation);
+        }
+    }
+
+    fn on_fence(&mut self, newest_generation: u64) {
+        if let Some(generation) = &mut self.generation
+            && newest_generation > generation.start.generation
+        {
+            say!("generation {newest_generation} runs elsewhere: stopping at once");
+            generation.kill(Outcome::Fenced { newest_generation });
+        }
+    }
+
+    /// Begins to leave when Slurm's limit comes near, or after too long without
+    /// controller and ranks.
+    fn depart_if_due(&mut self, now: Instant) {
+        let now_s = times::now_s();
+        if let Some(end_time_s) = self.end_time_s {
+            let (end_s, grace) = (end_time_s as f64, self.grace());
+            let leave_s = departure::leave_at_s(self.began_s, end_s, grace.as_secs_f64());
+            if now_s < leave_s {
+                Departure::cancel(&mut self.departure, Cause::LimitNear);
+            } else if self.departure.is_none() {
+                say!("Slurm's limit is {:.0} s away: leaving", end_s - now_s);
+                self.begin_departure(Cause::LimitNear, now);
+                let left = times::seconds(end_s - now_s - departure::KILL_BEFORE_END_S);
+                if let Some(generation) = &mut self.generation {
+                    generation.stop(grace.min(left), now);
+                }
+            }
+        }
+        if self.departure.is_none() && !self.joined && self.is_idle() && now >= self.orphaned_at() {
+            let waited_s = self.orphan_wait.as_secs_f64();
+            say!("no controller for {waited_s:.0} s: having this task requeued and held");
+            self.begin_departure(Cause::Alone, now);
+        }
+    }
+
+    fn begin_departure(&mut self, cause: Cause, now: Instant) {
+        self.link.send(FromAgent::Leaving {
+            reason: cause.to_string(),
+            preempted: false,
+        });
+        Preparing::cancel(&mut self.preparing);
+        self.pending = None;
+        self.departure = Some(Departure::new(cause, now));
+    }
+
+    fn wake_at(&self) -> Instant {
+        let now = Instant::now();
+        let mut at = now + LOOK_AGAIN;
+        let generation = self.generation.as_ref();
+        let moments = [
+            generation.and_then(|generation| generation.wake_at(now)),
+            generation
+                .filter(|_| self.fence_read.is_none())
+                .map(|_| self.fence_at),
+            self.relay.wake_at(),
+            self.departure.as_ref().and_then(Departure::wake_at),
+            (!self.joined && self.departure.is_none() && self.is_idle())
+                .then(|| self.orphaned_at()),
+            self.end_time_s
+                .filter(|_| self.departure.is_none())
+                .map(|end_time_s| {
+                    let grace_s = self.grace().as_secs_f64();
+                    let leave_s = departure::leave_at_s(self.began_s, end_time_s as f64, grace_s);
+                    now + times::seconds(leave_s - times::now_s())
+                }),
+        ];
+        for moment in moments.into_iter().flatten() {
+            at = at.min(moment);
+        }
+        at
+    }
+
+    /// No rank runs and none is about to.
+    pub(super) fn is_idle(&self) -> bool {
+        self.generation.is_none() && self.preparing.is_none()
+    }
+
+    /// The generations that run, are prepared or wait.
+    fn current(&self) -> [Option<u64>; 3] {
+        [
+            self.generation
+                .as_ref()
+                .map(|generation| generation.start.generation),
+            Preparing::number(&self.preparing),
+            self.pending.as_ref().map(|start| start.generation),
+        ]
+    }
+
+    fn orphaned_at(&self) -> Instant {
+        self.alone_since + self.orphan_wait
+    }
+
+    pub(super) fn grace(&self) -> Duration {
+        self.trainer
+            .map_or(Duration::ZERO, |trainer| times::seconds(trainer.grace_s))
+    }
+
+    fn heartbeat(&self) -> Duration {
+        self.trainer
+            .map_or(Duration::from_secs(2), |trainer| trainer.heartbeat)
+    }
+}
+
+fn in_words(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Stopped => "stopped".to_owned(),
+        Outcome::Exited => "finished".to_owned(),
+        Outcome::Failed { reason, .. } => format!("failed: {reason}"),
+        Outcome::Fenced { newest_generation } => {
+            format!("given up for generation {newest_generation}")
+        }
+    }
+}
+
+/// The next datagram; never when there is no inbox or it is broken.
+async fn next_datagram(inbox: &Option<Inbox>) -> Vec<u8> {
+    if let Some(inbox) = inbox
+        && let Ok(datagram) = inbox.next().await
+    {
+        return datagram;
+    }
+    std::future::pending().await
+}
+
+/// The result of a thread; never when there is none or it was lost.
+pub(super) async fn finished<T>(thread: &mut Option<JoinHandle<T>>) -> T {
+    if let Some(handle) = thread {
+        let result = handle.await;
+        *thread = None;
+        if let Ok(result) = result {
+            return result;
+        }
+    }
+    std::future::pending().await
+}
+
+/// Several signals as one stream.
+struct Signals(Vec<(SignalKind, Signal)>);
+
+impl Signals {
+    /// Those that end the agent.
+    fn ending() -> io::Result<Self> {
+        Self::of([
+            SignalKind::terminate(),
+            SignalKind::interrupt(),
+            SignalKind::hangup(),
+            SignalKind::quit(),
+        ])
+    }
+
+    /// A child's end, and what is passed on to the ranks.
+    fn others() -> io::Result<Self> {
+        Self::of([
+            SignalKind::child(),
+            SignalKind::user_defined1(),
+            SignalKind::user_defined2(),
+        ])
+    }
+
+    fn of(kinds: impl IntoIterator<Item = SignalKind>) -> io::Result<Self> {
+        let streams = kinds.into_iter().map(|kind| Ok((kind, signal(kind)?)));
+        Ok(Signals(streams.collect::<io::Result<_>>()?))
+    }
+
+    /// The next of them. Cancel safe.
+    fn next(&mut self) -> impl Future<Output = SignalKind> {
+        std::future::poll_fn(|context| {
+            for (kind, stream) in &mut self.0 {
+                if stream.poll_recv(context).is_ready() {
+                    return std::task::Poll::Ready(*kind);
+                }
+            }
+            std::task::Poll::Pending
+        })
+    }
+}

@@ -1,0 +1,137 @@
+//! Rank 0's output, copied to the task's own output and to `rank0.log`.
+//!
+//! One thread per stream, one fixed buffer each. A destination that fails is
+//! given up, said once, and the rank's output is read on, so that a full disk
+//! never blocks a rank.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::log::say;
+
+const BUFFER_BYTES: usize = 64 * 1024;
+
+/// The copying of one generation's output.
+#[derive(Debug)]
+pub struct Tee(Vec<oneshot::Receiver<()>>);
+
+impl Tee {
+    /// Copies `stdout` and `stderr` to ours and both to `log`, until they end.
+    pub fn start(
+        stdout: impl Read + Send + 'static,
+        stderr: impl Read + Send + 'static,
+        log: PathBuf,
+    ) -> io::Result<Tee> {
+        let log = Arc::new(Log::open(log));
+        let ours = own(io::stdout().as_fd());
+        let out = copy("rank 0's stdout", stdout, ours, Arc::clone(&log))?;
+        let ours = own(io::stderr().as_fd());
+        let err = copy("rank 0's stderr", stderr, ours, log)?;
+        Ok(Tee(vec![out, err]))
+    }
+
+    /// Waits until all is copied, at most `limit`.
+    pub async fn drained(self, limit: Duration) {
+        let all = async {
+            for end in self.0 {
+                let _ = end.await;
+            }
+        };
+        let _ = tokio::time::timeout(limit, all).await;
+    }
+}
+
+fn own(stream: std::os::fd::BorrowedFd<'_>) -> Option<File> {
+    stream.try_clone_to_owned().ok().map(File::from)
+}
+
+fn copy(
+    what: &'static str,
+    mut from: impl Read + Send + 'static,
+    mut ours: Option<File>,
+    log: Arc<Log>,
+) -> io::Result<oneshot::Receiver<()>> {
+    let (ended, end) = oneshot::channel();
+    let run = move || {
+        let mut buffer = vec![0; BUFFER_BYTES];
+        loop {
+            let bytes = match from.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(bytes) => &buffer[..bytes],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => break,
+            };
+            if let Some(Err(error)) = ours.as_mut().map(|file| file.write_all(bytes)) {
+                say!("{what} can't be passed on and is dropped from here on: {error}");
+                ours = None;
+            }
+            log.append(bytes);
+        }
+        let _ = ended.send(());
+    };
+    std::thread::Builder::new()
+        .name("tee".into())
+        .stack_size(256 * 1024)
+        .spawn(run)?;
+    Ok(end)
+}
+
+/// The log file, `None` once it has failed.
+struct Log {
+    file: Mutex<Option<File>>,
+    path: PathBuf,
+}
+
+impl Log {
+    fn open(path: PathBuf) -> Self {
+        let file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(|error| given_up(&path, &error))
+            .ok();
+        Log {
+            file: Mutex::new(file),
+            path,
+        }
+    }
+
+    fn append(&self, bytes: &[u8]) {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Err(error)) = file.as_mut().map(|file| file.write_all(bytes)) {
+            given_up(&self.path, &error);
+            *file = None;
+        }
+    }
+}
+
+fn given_up(path: &Path, error: &io::Error) {
+    say!("{} is not written any more: {error}", path.display());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_full_disk_never_blocks_the_rank() {
+        let (stdout, mut rank) = io::pipe().unwrap();
+        let (stderr, _) = io::pipe().unwrap();
+        let tee = Tee::start(stdout, stderr, PathBuf::from("/dev/full")).unwrap();
+        let writer = tokio::task::spawn_blocking(move || {
+            for _ in 0..8 {
+                rank.write_all(&[b'\n'; 1024]).unwrap();
+            }
+        });
+        writer.await.unwrap();
+        tee.drained(Duration::from_secs(60)).await;
+    }
+}

@@ -1,0 +1,74 @@
+//! Clock, jitter and back-off.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Epoch seconds.
+pub fn now_s() -> f64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0.0, |since| since.as_secs_f64())
+}
+
+/// `seconds` as a duration, 0 for what can't be one.
+pub fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO)
+}
+
+/// Random bits, from the system; only spread depends on them.
+pub fn random_u16() -> u16 {
+    let mut bytes = [0u8; 2];
+    // SAFETY: the buffer is writable for the two bytes asked for. When the call
+    // fails the zeros stay, which costs spread only.
+    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    u16::from_ne_bytes(bytes)
+}
+
+/// Waits that double from `first` to `most`, each spread over 50-100 %.
+#[derive(Clone, Debug)]
+pub struct BackOff {
+    first: Duration,
+    most: Duration,
+    next: Duration,
+}
+
+impl BackOff {
+    /// Starts at `first`, ends at `most`.
+    pub fn new(first: Duration, most: Duration) -> Self {
+        BackOff {
+            first,
+            most,
+            next: first,
+        }
+    }
+
+    /// The next wait.
+    pub fn wait(&mut self) -> Duration {
+        let whole = self.next;
+        self.next = (whole * 2).min(self.most);
+        whole.mul_f64(0.5 + f64::from(random_u16()) / f64::from(u16::MAX) / 2.0)
+    }
+
+    /// Begins anew.
+    pub fn reset(&mut self) {
+        self.next = self.first;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_the_most_and_are_spread() {
+        let mut back_off = BackOff::new(Duration::from_millis(200), Duration::from_secs(5));
+        let waits: Vec<f64> = (0..8).map(|_| back_off.wait().as_secs_f64()).collect();
+        for (wait, whole) in waits.iter().zip([0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]) {
+            assert!(
+                (whole * 0.499..=whole * 1.001).contains(wait),
+                "{wait} of {whole}"
+            );
+        }
+        back_off.reset();
+        assert!(back_off.wait() <= Duration::from_millis(200));
+    }
+}
