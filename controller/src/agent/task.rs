@@ -207,7 +207,7 @@ mod tests {
             submit_time_s: 100,
         };
         let admitted = |time_s| JobComments {
-            admin_comment: spec::admitted_comment(&"nodes=1-4".parse().unwrap(), time_s),
+            admin_comment: format!("bftrainer:nodes=1-4;submitted={time_s}"),
             ..JobComments::default()
         };
         assert!(is_of(&verdict, &admitted(100)));

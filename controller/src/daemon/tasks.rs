@@ -76,7 +76,7 @@ pub struct Task {
     /// Restarts.
     pub restart_count: u32,
     /// Slurm's number for why it waits.
-    pub wait_reason: u16,
+    pub wait_reason: u32,
     /// What was asked of it.
     pub plan: Plan,
     /// The node that it left last and when, epoch seconds.

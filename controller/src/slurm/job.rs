@@ -74,7 +74,7 @@ pub struct JobRecord {
     /// Priority; 0 is held.
     pub priority: u32,
     /// Why it waits, Slurm's number.
-    pub wait_reason: u16,
+    pub wait_reason: u32,
     /// How often it was requeued.
     pub restart_count: u32,
     /// Whether Slurm may requeue it.
@@ -175,7 +175,7 @@ fn job_record(job: &sys::slurm_job_info_t) -> JobRecord {
         limit_min: (job.time_limit != sys::INFINITE && job.time_limit != sys::NO_VAL)
             .then_some(job.time_limit),
         priority: job.priority,
-        wait_reason: job.state_reason as u16,
+        wait_reason: u32::from(job.state_reason),
         restart_count: u32::from(job.restart_cnt),
         requeue: job.requeue != 0,
         exclusive: u32::from(job.shared) == sys::JOB_SHARED_NONE,

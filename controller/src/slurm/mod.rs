@@ -130,7 +130,7 @@ impl Slurm {
 
 /// Whether a job that waits for this reason waits for a limit of its user,
 /// account or QOS (squeue(1) shows these as Assoc... and QOS...).
-pub fn is_limit_reason(reason: u16) -> bool {
+pub fn is_limit_reason(reason: u32) -> bool {
     const LIMITS: [(u32, u32); 6] = [
         (sys::WAIT_ASSOC_JOB_LIMIT, sys::WAIT_ASSOC_TIME_LIMIT),
         (sys::WAIT_QOS_JOB_LIMIT, sys::WAIT_QOS_TIME_LIMIT),
@@ -141,7 +141,7 @@ pub fn is_limit_reason(reason: u16) -> bool {
     ];
     LIMITS
         .iter()
-        .any(|(first, last)| (*first..=*last).contains(&u32::from(reason)))
+        .any(|(first, last)| (*first..=*last).contains(&reason))
 }
 
 /// The host names of a host list such as `n[1-3,7]`.
