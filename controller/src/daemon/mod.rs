@@ -4,13 +4,20 @@
 
 mod accounting;
 mod act;
+mod admission;
 mod agent_events;
 mod agents;
+mod answers;
 mod brain;
+mod closing;
+mod limits;
 mod observe;
+mod placements;
+mod pool_view;
 mod rows;
 mod server;
 mod slurm_thread;
+mod task_states;
 mod tasks;
 
 use std::net::SocketAddr;
