@@ -1,5 +1,5 @@
 //! The daemon: glues Slurm, agents, users' questions and the engine together.
-//! Everything that happens becomes an [`Input`]; the [`brain::Brain`] takes them
+//! Everything that happens becomes an [`Input`]; the brain takes them
 //! one by one.
 
 mod accounting;
