@@ -49,7 +49,9 @@ pub(super) struct Brain {
     pub nodes: BTreeMap<String, NodeRecord>,
     pub partition_nodes: BTreeSet<String>,
     pub reservations: Vec<ReservationRecord>,
-    /// Nodes with the epoch second of their next planned use by a regular job.
+    /// Nodes with the epoch second of their next use by a planned regular job.
+    pub planned_by_jobs: BTreeMap<String, i64>,
+    /// The same, reservations included.
     pub planned: BTreeMap<String, i64>,
     /// When a worker of ours left a node on our order, epoch seconds.
     pub departures: BTreeMap<String, f64>,
@@ -94,6 +96,7 @@ impl Brain {
             nodes: BTreeMap::new(),
             partition_nodes: BTreeSet::new(),
             reservations: Vec::new(),
+            planned_by_jobs: BTreeMap::new(),
             planned: BTreeMap::new(),
             departures: BTreeMap::new(),
             wanted: VecDeque::new(),

@@ -1,16 +1,23 @@
 //! The daemon: glues Slurm, agents, users' questions and the engine together.
-//! Everything that happens becomes an [`Input`]; the [`brain::Brain`] takes them
+//! Everything that happens becomes an [`Input`]; the brain takes them
 //! one by one.
 
 mod accounting;
 mod act;
+mod admission;
 mod agent_events;
 mod agents;
+mod answers;
 mod brain;
+mod closing;
+mod limits;
 mod observe;
+mod placements;
+mod pool_view;
 mod rows;
 mod server;
 mod slurm_thread;
+mod task_states;
 mod tasks;
 
 use std::net::SocketAddr;

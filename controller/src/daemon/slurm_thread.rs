@@ -63,8 +63,10 @@ pub enum Purpose {
         /// Where from.
         node: String,
     },
-    /// Tasks that nobody placed are held, or ended ones revived.
+    /// Tasks that nobody placed, or that did not start, are held.
     Hold,
+    /// Tasks that ended without a verdict are queued again.
+    Revive,
     /// A running task's time limit is moved.
     Extend,
     /// An ended trainer's comment, or the release of its rest.

@@ -81,6 +81,33 @@ pub struct Task {
     pub plan: Plan,
     /// The node that it left last and when, epoch seconds.
     pub left: Option<(String, f64)>,
+    /// It has ended and Slurm won't queue it again.
+    pub given_up: bool,
+}
+
+/// What has become of what was asked of a task.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Turn {
+    /// As asked, or nothing yet.
+    AsAsked,
+    /// It was to start on the node but is held: its launch failed, or somebody
+    /// held it.
+    NotStarted {
+        /// Where.
+        node: String,
+    },
+    /// It has left the node as told.
+    Left {
+        /// Where from.
+        node: String,
+    },
+    /// It is no longer on the node, though nobody told it to leave.
+    Lost {
+        /// Where from.
+        node: String,
+        /// Whether Slurm has queued it again.
+        requeued: bool,
+    },
 }
 
 /// What was asked of a task.
@@ -151,6 +178,7 @@ impl Task {
             wait_reason: 0,
             plan: Plan::Rest,
             left: None,
+            given_up: false,
         };
         task.refresh(record);
         task
@@ -169,6 +197,59 @@ impl Task {
         self.limit_min = record.limit_min;
         self.restart_count = record.restart_count;
         self.wait_reason = record.wait_reason;
+    }
+
+    /// Compares what was asked with what Slurm shows at `now_s`; the plan then
+    /// is what still stands. A worker that is gone for Slurm's eyes too after
+    /// `patience_s` counts as found again.
+    pub fn turn(&mut self, now_s: f64, patience_s: f64) -> Turn {
+        let runs_on = |node: &str| self.runs() && self.node.as_deref() == Some(node);
+        match self.plan.clone() {
+            Plan::Rest => Turn::AsAsked,
+            Plan::Placing { node } | Plan::Placed { node, .. } if runs_on(&node) => {
+                let restart_count = self.restart_count;
+                self.plan = Plan::Runs {
+                    node,
+                    restart_count,
+                };
+                Turn::AsAsked
+            }
+            Plan::Placing { .. } => Turn::AsAsked,
+            Plan::Placed { .. } if self.waits() && !self.held => Turn::AsAsked,
+            Plan::Placed { node, .. } if self.waits() => {
+                self.plan = Plan::Rest;
+                Turn::NotStarted { node }
+            }
+            Plan::Runs {
+                node,
+                restart_count,
+            } if runs_on(&node) && self.restart_count == restart_count => Turn::AsAsked,
+            Plan::Placed { node, .. } | Plan::Runs { node, .. } => {
+                self.leave(&node, now_s);
+                let requeued = self.base == BaseState::Pending;
+                Turn::Lost { node, requeued }
+            }
+            Plan::Leaving { .. } if self.runs() => Turn::AsAsked,
+            Plan::Leaving { node } => {
+                self.leave(&node, now_s);
+                Turn::Left { node }
+            }
+            Plan::Gone {
+                restart_count,
+                since_s,
+            } => {
+                let same_run = self.runs() && self.restart_count == restart_count;
+                if !same_run || now_s - since_s > patience_s {
+                    self.plan = Plan::Rest;
+                }
+                Turn::AsAsked
+            }
+        }
+    }
+
+    fn leave(&mut self, node: &str, now_s: f64) {
+        self.plan = Plan::Rest;
+        self.left = Some((node.to_owned(), now_s));
     }
 
     /// Whether it runs now.

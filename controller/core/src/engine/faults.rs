@@ -94,10 +94,10 @@ impl Engine {
         let Some(pool_node) = self.pool.get_mut(&node) else {
             return;
         };
-        let leaving = pool_node
+        let trained = pool_node
             .worker
             .as_ref()
-            .is_some_and(|worker| worker.phase == Phase::Leaving);
+            .is_some_and(|worker| worker.phase == Phase::Member);
         pool_node.worker = None;
         let Some(known) = self.trainers.get_mut(&trainer) else {
             return;
@@ -105,7 +105,7 @@ impl Engine {
         if known.state == TrainerState::Closing {
             return;
         }
-        if reason == LossReason::Preempted && !leaving {
+        if reason == LossReason::Preempted && trained {
             known.preemptions += 1;
         }
         // A failure just before its peer's loss was noticed was collateral.
