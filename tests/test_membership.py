@@ -1,6 +1,6 @@
 """Trainers grow into idle nodes, give way, and go on with what is left.
 
-Run: python3 tests/membership.py (after cargo build --release --workspace)
+Run: python3 tests/test_membership.py (after cargo build --release --workspace)
 """
 
 import time
