@@ -129,11 +129,17 @@ impl Brain {
             }
             Err(error) => {
                 task.plan = Plan::Rest;
+                let mut fault = PlaceFault::Node;
+                if error.is_of_the_job() {
+                    // Its owner cancelled it, most likely: the next look shows it.
+                    fault = PlaceFault::Nobody;
+                    self.doubt_pool(now_s, events);
+                }
                 let node_id = self.engine.names.intern(&node);
                 events.push(Event::PlaceFailed {
                     trainer: TrainerId(id),
                     node: node_id,
-                    fault: PlaceFault::Node,
+                    fault,
                     reason: format!("T{id}: Slurm refused to place a task on {node}: {error}"),
                 });
             }

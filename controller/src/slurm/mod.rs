@@ -36,6 +36,21 @@ pub enum SlurmError {
     NotFound(String),
 }
 
+impl SlurmError {
+    /// Whether the job is to blame, which has ended, is ending or may not be
+    /// changed, and not the node that was asked for.
+    pub fn is_of_the_job(&self) -> bool {
+        const CODES: [u32; 5] = [
+            sys::ESLURM_ACCESS_DENIED,
+            sys::ESLURM_ALREADY_DONE,
+            sys::ESLURM_INVALID_JOB_ID,
+            sys::ESLURM_JOB_FINISHED,
+            sys::ESLURM_TRANSITION_STATE_NO_UPDATE,
+        ];
+        matches!(self, SlurmError::Refused { code, .. } if CODES.contains(code))
+    }
+}
+
 /// Settings of the site's Slurm that matter to us.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlurmSettings {
