@@ -99,23 +99,53 @@ impl Spec {
     }
 }
 
-/// The AdminComment of an admitted trainer: the accepted specification and the
-/// array's submit time (epoch seconds). The time tells two trainers of one job
-/// number apart; Slurm's own submit time can't, it moves at each requeue.
-pub fn admitted_comment(spec: &Spec, submit_time_s: i64) -> String {
-    format!("{COMMENT_PREFIX}{spec};submitted={submit_time_s}")
+/// What the controller keeps in the AdminComment of an admitted trainer's array,
+/// where its owner can't change it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdminComment {
+    /// The accepted specification.
+    pub spec: Spec,
+    /// When the array was submitted, epoch seconds. It tells two trainers of one
+    /// job number apart; Slurm's own submit time can't, it moves at each requeue.
+    pub submitted_s: i64,
+    /// The exit code with which the trainer ended.
+    pub exit_code: Option<i32>,
+    /// Why it failed.
+    pub reason: Option<String>,
 }
 
-/// The submit time in an AdminComment made by [`admitted_comment`], whatever
-/// follows after a further `;`. `None` when the job was not admitted.
-pub fn submitted_s(admin_comment: &str) -> Option<i64> {
-    admin_comment
-        .strip_prefix(COMMENT_PREFIX)?
-        .split(';')
-        .skip(1)
-        .find_map(|part| part.trim().strip_prefix("submitted="))?
-        .parse()
-        .ok()
+impl AdminComment {
+    /// Reads an AdminComment; `None` when it is not one of ours.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.strip_prefix(COMMENT_PREFIX)?.split(';');
+        let spec = parts.next()?.parse().ok()?;
+        let submitted_s = parts.next()?.strip_prefix("submitted=")?.parse().ok()?;
+        let exit_code = match parts.next() {
+            Some(part) => Some(part.strip_prefix("exit=")?.parse().ok()?),
+            None => None,
+        };
+        let reason: Vec<&str> = parts.collect();
+        Some(AdminComment {
+            spec,
+            submitted_s,
+            exit_code,
+            reason: (!reason.is_empty()).then(|| reason.join(";")),
+        })
+    }
+}
+
+impl fmt::Display for AdminComment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let AdminComment { spec, submitted_s, .. } = self;
+        write!(f, "{COMMENT_PREFIX}{spec};submitted={submitted_s}")?;
+        if let Some(exit_code) = self.exit_code {
+            write!(f, ";exit={exit_code}")?;
+            if let Some(reason) = &self.reason {
+                write!(f, ";{reason}")?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl FromStr for Spec {
@@ -332,17 +362,23 @@ mod tests {
     }
 
     #[test]
-    fn the_submit_time_of_an_admitted_trainer_is_read_back() {
-        let spec: Spec = "nodes=1-4".parse().unwrap();
-        let comment = admitted_comment(&spec, 1_796_043_852);
-        assert_eq!(comment, "bftrainer:nodes=1-4;submitted=1796043852");
-        assert_eq!(submitted_s(&comment), Some(1_796_043_852));
-        assert_eq!(
-            submitted_s(&format!("{comment}; failed: x")),
-            Some(1_796_043_852)
-        );
-        assert_eq!(submitted_s("bftrainer:nodes=1-4"), None);
-        assert_eq!(submitted_s("submitted=5"), None);
+    fn an_admin_comment_is_read_back() {
+        let spec: Spec = "nodes=1-4,samples=5".parse().unwrap();
+        let mut comment = AdminComment {
+            spec,
+            submitted_s: 1_796_043_852,
+            exit_code: None,
+            reason: None,
+        };
+        let text = comment.to_string();
+        assert_eq!(text, "bftrainer:nodes=1-4,samples=5;submitted=1796043852");
+        assert_eq!(AdminComment::parse(&text), Some(comment.clone()));
+        comment.exit_code = Some(7);
+        comment.reason = Some("failed 3 times; last: exit 7".to_owned());
+        assert_eq!(AdminComment::parse(&comment.to_string()), Some(comment));
+        for text in ["bftrainer:nodes=1-4", "submitted=5", "bftrainer:nodes=1-4;exit=0", ""] {
+            assert_eq!(AdminComment::parse(text), None, "{text}");
+        }
     }
 
     proptest! {

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use bftrainer::spec::{self, COMMENT_PREFIX};
+use bftrainer::spec::{AdminComment, COMMENT_PREFIX};
 
 use super::call::{Call, JobComments};
 use super::control_folder::{ControlFolder, Verdict};
@@ -95,7 +95,8 @@ fn is_tagged(comments: &JobComments) -> bool {
 /// Whether the verdict is this trainer's, not one of an earlier trainer of the
 /// same number. One that was not admitted has no verdict yet.
 fn is_of(verdict: &Verdict, comments: &JobComments) -> bool {
-    spec::submitted_s(&comments.admin_comment) == Some(verdict.submit_time_s)
+    AdminComment::parse(&comments.admin_comment)
+        .is_some_and(|comment| comment.submitted_s == verdict.submit_time_s)
 }
 
 /// The job's comments; asks until slurmctld answers. The code to exit with when
@@ -206,7 +207,7 @@ mod tests {
             submit_time_s: 100,
         };
         let admitted = |time_s| JobComments {
-            admin_comment: spec::admitted_comment(&"nodes=1-4".parse().unwrap(), time_s),
+            admin_comment: format!("bftrainer:nodes=1-4;submitted={time_s}"),
             ..JobComments::default()
         };
         assert!(is_of(&verdict, &admitted(100)));
