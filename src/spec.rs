@@ -136,7 +136,9 @@ impl AdminComment {
 
 impl fmt::Display for AdminComment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let AdminComment { spec, submitted_s, .. } = self;
+        let AdminComment {
+            spec, submitted_s, ..
+        } = self;
         write!(f, "{COMMENT_PREFIX}{spec};submitted={submitted_s}")?;
         if let Some(exit_code) = self.exit_code {
             write!(f, ";exit={exit_code}")?;
@@ -376,7 +378,12 @@ mod tests {
         comment.exit_code = Some(7);
         comment.reason = Some("failed 3 times; last: exit 7".to_owned());
         assert_eq!(AdminComment::parse(&comment.to_string()), Some(comment));
-        for text in ["bftrainer:nodes=1-4", "submitted=5", "bftrainer:nodes=1-4;exit=0", ""] {
+        for text in [
+            "bftrainer:nodes=1-4",
+            "submitted=5",
+            "bftrainer:nodes=1-4;exit=0",
+            "",
+        ] {
             assert_eq!(AdminComment::parse(text), None, "{text}");
         }
     }
