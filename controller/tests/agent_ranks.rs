@@ -531,3 +531,12 @@ async fn outside_of_a_trainer_a_sentence_says_what_to_do() {
     let words = stage.dir.lines("err");
     assert!(words[0].contains("sbatch --bftrainer"), "{words:?}");
 }
+
+#[tokio::test]
+async fn of_several_agents_that_srun_started_on_a_node_one_stays() {
+    let stage = Stage::set().await;
+    let setup = stage.dir.task(&stage.munged, "127.0.0.1:1", "exit 0");
+    let mut task = setup.with("SLURM_LOCALID", "1").run();
+    assert_eq!(task.exit_code().await, Some(0));
+    assert!(stage.words().contains("--ranks-per-node"));
+}
