@@ -14,6 +14,9 @@ use super::session::{Session, Trainer};
 use super::starting::Preparing;
 use super::times;
 
+/// As many reasons for having no controller are told, each once, until it is joined.
+const MOST_REASONS: usize = 8;
+
 impl Session {
     /// Takes what happened on the link; the exit code when the trainer has ended.
     pub(super) async fn on_event(&mut self, event: Event) -> Option<u8> {
@@ -27,9 +30,9 @@ impl Session {
                     self.joined = false;
                     self.alone_since = Instant::now();
                 }
-                if reason != self.down_reason {
+                if !self.down_reasons.contains(&reason) && self.down_reasons.len() < MOST_REASONS {
                     say!("no controller: {reason}");
-                    self.down_reason = reason;
+                    self.down_reasons.push(reason);
                 }
             }
             Event::Message(message) => return self.on_message(message).await,
@@ -103,8 +106,8 @@ impl Session {
                 }
                 return Some(u8::try_from(exit_code).unwrap_or(1));
             }
-            ToAgent::Refused { reason } => {
-                say!("the controller refused this agent: {reason}");
+            // The reason follows as the connection's end.
+            ToAgent::Refused { .. } => {
                 if self.joined {
                     self.joined = false;
                     self.alone_since = Instant::now();
@@ -127,7 +130,7 @@ impl Session {
             self.identity.node
         );
         self.joined = true;
-        self.down_reason.clear();
+        self.down_reasons.clear();
         Departure::cancel(&mut self.departure, Cause::Alone);
         if self.generation.is_none()
             && let Some((generation, outcome)) = self.last_stopped.clone()

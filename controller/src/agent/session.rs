@@ -80,7 +80,8 @@ pub struct Session {
     pub(super) relay: Relay,
     pub(super) orphan_wait: Duration,
     pub(super) joined: bool,
-    pub(super) down_reason: String,
+    /// Why there was no controller, as told since the last time there was one.
+    pub(super) down_reasons: Vec<String>,
     /// Since when it has been idle or without a controller, whichever is later.
     pub(super) alone_since: Instant,
     pub(super) began_s: f64,
@@ -117,7 +118,7 @@ impl Session {
             pending: None,
             relay: Relay::default(),
             joined: false,
-            down_reason: String::new(),
+            down_reasons: Vec::new(),
             alone_since: now,
             began_s: times::now_s(),
             end_time_s: None,
