@@ -8,6 +8,7 @@
 pub mod call;
 mod control_folder;
 mod departure;
+mod dialogue;
 mod environment;
 mod generation;
 mod identity;
@@ -21,6 +22,7 @@ mod ranks;
 pub mod run;
 mod session;
 mod settings;
+mod signals;
 mod starting;
 pub mod task;
 mod tee;
