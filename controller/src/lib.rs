@@ -1,10 +1,20 @@
-//! bftrainerd, the controller, and bftrainer, the command line and worker agent.
+//! The controller of BFTrainer: the daemon, the commands, and the worker agent.
+
+pub mod config;
 
 #[cfg(feature = "slurm")]
 pub mod agent;
+#[cfg(feature = "slurm")]
+pub mod cli;
+#[cfg(feature = "slurm")]
+pub mod daemon;
 #[cfg(feature = "slurm")]
 pub mod munge;
 #[cfg(feature = "slurm")]
 pub mod net;
 #[cfg(feature = "slurm")]
+pub mod slurm;
+#[cfg(feature = "slurm")]
 pub mod slurm_conf;
+#[cfg(feature = "slurm")]
+pub mod store;

@@ -1,0 +1,287 @@
+//! Who shall have which nodes: admission, the allocation, the choice of nodes.
+
+use std::collections::BTreeMap;
+
+use super::{Decision, Engine};
+use crate::allocation::{Problem, TrainerDemand};
+use crate::node::NodeId;
+use crate::pool::Phase;
+use crate::trainer::{Trainer, TrainerId, TrainerState};
+
+/// What a node is sorted by: those that joined together, then neighbours.
+type NodeKey = (u64, u32);
+
+/// The usable pool: who is to keep what, and what is free.
+struct Holdings {
+    held: BTreeMap<TrainerId, Vec<NodeId>>,
+    free: Vec<NodeId>,
+}
+
+impl Engine {
+    /// Decides how many nodes each trainer shall have, and which.
+    pub(super) fn decide(&mut self, now_s: f64) {
+        let holdings = self.holdings(now_s);
+        let usable = holdings.free.len() + holdings.held.values().map(Vec::len).sum::<usize>();
+        self.admit(usable as u32);
+
+        let trainers = self.participants();
+        let problem = self.problem(now_s, &trainers, &holdings, usable as u32);
+        let solution = self.solver.solve(&problem);
+        let counts: Vec<(TrainerId, u32, u32)> = trainers
+            .iter()
+            .zip(&solution.nodes)
+            .enumerate()
+            .map(|(index, (trainer, nodes))| (*trainer, problem.trainers[index].current, *nodes))
+            .collect();
+        for (index, (trainer, from, to)) in counts.iter().enumerate() {
+            if from != to {
+                let reason = self.explain(&problem, index, *trainer, *to);
+                self.decisions.push(Decision {
+                    time_s: now_s,
+                    trainer: *trainer,
+                    from_nodes: *from,
+                    to_nodes: *to,
+                    reason,
+                });
+            }
+        }
+        self.assign(holdings, &counts);
+    }
+
+    /// Sorts the pool into held and free nodes, taking back those that are
+    /// about to be needed or are in quarantine.
+    fn holdings(&mut self, now_s: f64) -> Holdings {
+        let mut holdings = Holdings {
+            held: BTreeMap::new(),
+            free: Vec::new(),
+        };
+        let nodes: Vec<NodeId> = self.pool.keys().copied().collect();
+        for node in nodes {
+            let assigned = self.pool[&node].assigned;
+            let usable = self.is_usable(node, now_s);
+            match assigned {
+                Some(trainer) if usable => {
+                    if let Some(end_s) = self.pool[&node].hole_end_s {
+                        self.wake_at(end_s - self.config.vacate_lead_s);
+                    }
+                    holdings.held.entry(trainer).or_default().push(node);
+                }
+                Some(trainer) => {
+                    let why = if self.is_quarantined(node, now_s) {
+                        "is in quarantine"
+                    } else {
+                        "is expected back"
+                    };
+                    self.note_forced_change(now_s, trainer, node, why);
+                    if let Some(pool_node) = self.pool.get_mut(&node) {
+                        pool_node.assigned = None;
+                    }
+                }
+                None if usable && !self.pool_in_doubt => holdings.free.push(node),
+                None => {}
+            }
+            if let Some(quarantine) = self.quarantines.get(&node)
+                && now_s < quarantine.until_s
+            {
+                self.wake_at(quarantine.until_s);
+            }
+        }
+        holdings
+    }
+
+    /// Admits trainers while those that run could not use the whole pool or are
+    /// fewer than `min_trainers`: round robin over users, first come first
+    /// served within one. A trainer whose min does not fit does not count.
+    fn admit(&mut self, pool_nodes: u32) {
+        loop {
+            let (mut count, mut could_use) = (0usize, 0u64);
+            let mut per_owner: BTreeMap<u32, usize> = BTreeMap::new();
+            for trainer in self.trainers.values() {
+                if trainer.state == TrainerState::Admitted {
+                    *per_owner.entry(trainer.info.owner_uid).or_default() += 1;
+                    if trainer.info.min_nodes <= pool_nodes {
+                        count += 1;
+                        could_use += u64::from(trainer.info.max_nodes);
+                    }
+                }
+            }
+            if count >= self.config.min_trainers && could_use >= u64::from(pool_nodes) {
+                return;
+            }
+            let next = self
+                .trainers
+                .values()
+                .filter(|trainer| trainer.state == TrainerState::Waiting)
+                .min_by_key(|trainer| {
+                    let running = per_owner.get(&trainer.info.owner_uid).copied().unwrap_or(0);
+                    (running, trainer.arrival)
+                })
+                .map(|trainer| trainer.info.id);
+            let Some(trainer) = next.and_then(|id| self.trainers.get_mut(&id)) else {
+                return;
+            };
+            trainer.state = TrainerState::Admitted;
+            trainer.admission = self.admissions;
+            self.admissions += 1;
+        }
+    }
+
+    /// The trainers that take part, in admission order.
+    fn participants(&self) -> Vec<TrainerId> {
+        let mut trainers: Vec<(u64, TrainerId)> = self
+            .trainers
+            .values()
+            .filter(|trainer| trainer.state == TrainerState::Admitted)
+            .map(|trainer| (trainer.admission, trainer.info.id))
+            .collect();
+        trainers.sort_unstable();
+        trainers.into_iter().map(|(_, id)| id).collect()
+    }
+
+    fn problem(
+        &self,
+        now_s: f64,
+        trainers: &[TrainerId],
+        holdings: &Holdings,
+        pool_nodes: u32,
+    ) -> Problem {
+        let mut owner_weights: BTreeMap<u32, f64> = BTreeMap::new();
+        for id in trainers {
+            let info = &self.trainers[id].info;
+            *owner_weights.entry(info.owner_uid).or_default() += info.weight;
+        }
+        let demands = trainers
+            .iter()
+            .map(|id| {
+                let trainer = &self.trainers[id];
+                let info = &trainer.info;
+                let weight = info.weight / owner_weights[&info.owner_uid];
+                // What does not run yet loses nothing when more nodes come.
+                let up_s = if Self::has_running_generation(trainer) {
+                    trainer.up_s()
+                } else {
+                    0.0
+                };
+                let current = holdings.held.get(id).map_or(0, |nodes| nodes.len() as u32);
+                // Who waits for reasons of its own keeps what it has and gets no more.
+                let max = if is_blocked(trainer, now_s) {
+                    info.max_nodes.min(current)
+                } else {
+                    info.max_nodes
+                };
+                let objective = self.config.metric.objective(&info.curve, weight);
+                TrainerDemand::new(current, info.min_nodes, max, objective)
+                    .with_costs(up_s, trainer.down_s())
+            })
+            .collect();
+        Problem::new(pool_nodes, self.config.horizon_s, demands)
+    }
+
+    /// "T4: 6 -> 8 nodes: 2 more are worth 1,840 samples over 60 s against a
+    /// restart of 3.1 s".
+    fn explain(&self, problem: &Problem, index: usize, trainer: TrainerId, to: u32) -> String {
+        let from = problem.trainers[index].current;
+        let known = &self.trainers[&trainer];
+        let curve = &known.info.curve;
+        let samples = |nodes: u32| curve.value(nodes) * problem.horizon_s;
+        let horizon_s = problem.horizon_s;
+        let lead = format!("T{trainer}: {from} -> {to} nodes");
+        if to > from {
+            let gain = samples(to) - samples(from);
+            let restart = if problem.trainers[index].up_s == 0.0 {
+                "with nothing running that would have to restart".to_owned()
+            } else {
+                format!("against a restart of {:.1} s", known.up_s())
+            };
+            format!(
+                "{lead}: {} more {} worth {gain:.0} samples over {horizon_s:.0} s {restart}",
+                to - from,
+                if to - from == 1 { "is" } else { "are" },
+            )
+        } else {
+            let loss = samples(from) - samples(to);
+            format!(
+                "{lead}: {} fewer cost {loss:.0} samples over {horizon_s:.0} s and a restart of \
+                 {:.1} s; others gain more from them",
+                from - to,
+                known.down_s(),
+            )
+        }
+    }
+
+    fn key(&self, node: NodeId) -> NodeKey {
+        let join_event = self
+            .pool
+            .get(&node)
+            .map_or(u64::MAX, |node| node.join_event);
+        (join_event, self.names.rank(node))
+    }
+
+    /// Shrinking trainers release their highest keys first; then the free
+    /// nodes, sorted by key, go to the growing ones in the order of the median
+    /// key that each holds.
+    fn assign(&mut self, mut holdings: Holdings, counts: &[(TrainerId, u32, u32)]) {
+        for (trainer, from, to) in counts {
+            if to < from {
+                let mut nodes = holdings.held.remove(trainer).unwrap_or_default();
+                nodes.sort_by_key(|node| (self.is_settled(*node, *trainer), self.key(*node)));
+                // Unsettled nodes sort first and are released first; then the highest keys.
+                let unsettled = nodes
+                    .iter()
+                    .filter(|node| !self.is_settled(**node, *trainer))
+                    .count();
+                nodes[unsettled..].reverse();
+                for node in nodes.drain(..(from - to) as usize) {
+                    if let Some(pool_node) = self.pool.get_mut(&node) {
+                        pool_node.assigned = None;
+                    }
+                    holdings.free.push(node);
+                }
+            }
+        }
+        holdings.free.sort_by_key(|node| self.key(*node));
+
+        let mut growing: Vec<(Option<NodeKey>, usize)> = counts
+            .iter()
+            .enumerate()
+            .filter(|(_, (_, from, to))| to > from)
+            .map(|(index, (trainer, _, _))| {
+                let mut keys: Vec<NodeKey> = holdings
+                    .held
+                    .get(trainer)
+                    .into_iter()
+                    .flatten()
+                    .map(|node| self.key(*node))
+                    .collect();
+                keys.sort_unstable();
+                let median = keys.get(keys.len() / 2).copied();
+                (median, index)
+            })
+            .collect();
+        // Trainers without nodes come last.
+        growing.sort_by_key(|(median, index)| (median.is_none(), *median, *index));
+        let mut free = holdings.free.into_iter();
+        for (_, index) in growing {
+            let (trainer, from, to) = counts[index];
+            for node in free.by_ref().take((to - from) as usize) {
+                if let Some(pool_node) = self.pool.get_mut(&node) {
+                    pool_node.assigned = Some(trainer);
+                }
+            }
+        }
+    }
+
+    /// Whether `trainer`'s worker on `node` runs or could run ranks.
+    fn is_settled(&self, node: NodeId, trainer: TrainerId) -> bool {
+        self.pool
+            .get(&node)
+            .and_then(|node| node.worker_of(trainer))
+            .is_some_and(|worker| matches!(worker.phase, Phase::Member | Phase::Ready))
+    }
+}
+
+/// Whether the trainer's placements pend for reasons of its own; a program that
+/// failed is started again on nodes as before.
+fn is_blocked(trainer: &Trainer, now_s: f64) -> bool {
+    now_s < trainer.resume_at_s && trainer.failures.is_empty()
+}

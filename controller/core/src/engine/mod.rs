@@ -1,0 +1,393 @@
+//! The engine: events in, actions out. It is deterministic and does no I/O, so
+//! that the daemon and the replay decide alike.
+//!
+//! `decide` says which trainer shall have which nodes, `membership` turns that
+//! into placements and generations, `faults` judges losses and failures.
+
+mod decide;
+mod event;
+mod faults;
+mod membership;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::allocation::DpSolver;
+use crate::metric::Metric;
+use crate::node::{NodeId, NodeNames};
+use crate::pool::{Phase, PoolNode, Worker};
+use crate::trainer::{Run, RunState, Trainer, TrainerId, TrainerState};
+
+pub use event::{Action, Decision, Event, LossReason, Outcome, PlaceFault};
+pub use faults::Quarantine;
+
+/// The engine's settings. All times are in seconds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EngineConfig {
+    /// Over this time a decision must pay (the paper's T_fwd).
+    pub horizon_s: f64,
+    /// What is maximised.
+    pub metric: Metric,
+    /// Fewest trainers that are admitted when so many wait.
+    pub min_trainers: usize,
+    /// Free nodes with a shorter planned stay are left alone.
+    pub min_hole_s: f64,
+    /// A node with a planned end is vacated this long ahead.
+    pub vacate_lead_s: f64,
+    /// Limit of a task on a node without a planned end.
+    pub lease_s: f64,
+    /// From SIGTERM to SIGKILL of ranks when a generation changes.
+    pub grace_s: f64,
+    /// How long a running generation waits for newcomers.
+    pub worker_start_timeout_s: f64,
+    /// How long nodes that are ready wait for others while nothing runs.
+    pub assemble_s: f64,
+    /// How long members have to confirm a generation that was found running.
+    pub adopt_timeout_s: f64,
+    /// How long a loss may be noticed after the failure that it explains.
+    pub collateral_window_s: f64,
+    /// First quarantine of a node; doubled each time.
+    pub quarantine_s: f64,
+    /// Longest quarantine.
+    pub quarantine_max_s: f64,
+    /// Failures in a row, on as many nodes, without progress, that end a trainer.
+    pub failures: usize,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        EngineConfig {
+            horizon_s: 60.0,
+            metric: Metric::default(),
+            min_trainers: 30,
+            min_hole_s: 60.0,
+            vacate_lead_s: 5.0,
+            lease_s: 1800.0,
+            grace_s: 30.0,
+            worker_start_timeout_s: 300.0,
+            assemble_s: 5.0,
+            adopt_timeout_s: 20.0,
+            collateral_window_s: 8.0,
+            quarantine_s: 60.0,
+            quarantine_max_s: 3600.0,
+            failures: 3,
+        }
+    }
+}
+
+/// Pool, trainers and what is going on.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Engine {
+    config: EngineConfig,
+    /// The nodes' names.
+    pub names: NodeNames,
+    pool: BTreeMap<NodeId, PoolNode>,
+    trainers: BTreeMap<TrainerId, Trainer>,
+    quarantines: BTreeMap<NodeId, Quarantine>,
+    /// Whether free nodes may be taken already.
+    pool_in_doubt: bool,
+    /// Counts calls of [`Engine::handle`] that brought nodes.
+    join_events: u64,
+    arrivals: u64,
+    admissions: u64,
+    #[serde(skip)]
+    solver: DpSolver,
+    #[serde(skip)]
+    actions: Vec<Action>,
+    #[serde(skip)]
+    decisions: Vec<Decision>,
+    #[serde(skip)]
+    wake_at_s: Option<f64>,
+}
+
+impl Engine {
+    /// An engine without nodes and trainers.
+    pub fn new(config: EngineConfig) -> Self {
+        Engine {
+            config,
+            names: NodeNames::default(),
+            pool: BTreeMap::new(),
+            trainers: BTreeMap::new(),
+            quarantines: BTreeMap::new(),
+            pool_in_doubt: false,
+            join_events: 0,
+            arrivals: 0,
+            admissions: 0,
+            solver: DpSolver::default(),
+            actions: Vec::new(),
+            decisions: Vec::new(),
+            wake_at_s: None,
+        }
+    }
+
+    /// Takes in all that changed at `now_s` (epoch seconds) as one event and
+    /// returns what is to be done, in this order.
+    pub fn handle(&mut self, now_s: f64, events: Vec<Event>) -> Vec<Action> {
+        self.wake_at_s = None;
+        self.names.sort();
+        for event in events {
+            self.take_in(now_s, event);
+        }
+        self.check_deadlines(now_s);
+        self.decide(now_s);
+        self.drive(now_s);
+        if let Some(time_s) = self.wake_at_s {
+            self.actions.push(Action::WakeAt { time_s });
+        }
+        std::mem::take(&mut self.actions)
+    }
+
+    /// The decisions since the last call, oldest first.
+    pub fn take_decisions(&mut self) -> Vec<Decision> {
+        std::mem::take(&mut self.decisions)
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+
+    /// Replaces the settings from the next event on.
+    pub fn set_config(&mut self, config: EngineConfig) {
+        self.config = config;
+    }
+
+    /// The pool's nodes.
+    pub fn pool(&self) -> &BTreeMap<NodeId, PoolNode> {
+        &self.pool
+    }
+
+    /// The trainers.
+    pub fn trainers(&self) -> &BTreeMap<TrainerId, Trainer> {
+        &self.trainers
+    }
+
+    /// Nodes in quarantine, or that were, by node.
+    pub fn quarantines(&self) -> &BTreeMap<NodeId, Quarantine> {
+        &self.quarantines
+    }
+
+    /// Whether a free `node` may get a worker at `now_s`.
+    pub fn is_usable(&self, node: NodeId, now_s: f64) -> bool {
+        let Some(pool_node) = self.pool.get(&node) else {
+            return false;
+        };
+        let left_s = pool_node
+            .hole_end_s
+            .map_or(f64::INFINITY, |end_s| end_s - now_s);
+        let needed_s = if pool_node.assigned.is_some() {
+            self.config.vacate_lead_s
+        } else {
+            self.config.min_hole_s
+        };
+        left_s > needed_s && !self.is_quarantined(node, now_s)
+    }
+
+    fn take_in(&mut self, now_s: f64, event: Event) {
+        match event {
+            Event::Pool {
+                joined,
+                left,
+                hole_ends,
+            } => {
+                for node in left {
+                    self.lose_node(now_s, node);
+                }
+                self.join(now_s, joined);
+                for (node, hole_end_s) in hole_ends {
+                    if let Some(pool_node) = self.pool.get_mut(&node) {
+                        pool_node.hole_end_s = hole_end_s;
+                    }
+                }
+            }
+            Event::PoolDoubted => self.pool_in_doubt = true,
+            Event::PoolSeen => self.pool_in_doubt = false,
+            Event::TrainerArrived(info) => {
+                let arrival = self.arrivals;
+                if let std::collections::btree_map::Entry::Vacant(entry) =
+                    self.trainers.entry(info.id)
+                {
+                    entry.insert(Trainer::new(info, arrival));
+                    self.arrivals += 1;
+                }
+            }
+            Event::TrainerChanged(info) => {
+                if let Some(trainer) = self.trainers.get_mut(&info.id) {
+                    trainer.info = info;
+                }
+            }
+            Event::TrainerGone { trainer } => self.forget_trainer(trainer),
+            Event::WorkerFound { trainer, node } => self.adopt_worker(now_s, trainer, node),
+            Event::WorkerReady {
+                trainer,
+                node,
+                running,
+                newest_generation,
+            } => {
+                self.worker_ready(now_s, trainer, node, running, newest_generation);
+            }
+            Event::WorkerStarted {
+                trainer,
+                node,
+                generation,
+            } => {
+                self.worker_started(now_s, trainer, node, generation);
+            }
+            Event::WorkerStopped {
+                trainer,
+                node,
+                generation,
+                outcome,
+            } => {
+                self.worker_stopped(now_s, trainer, node, generation, outcome);
+            }
+            Event::WorkerLost {
+                trainer,
+                node,
+                reason,
+            } => {
+                self.worker_lost(now_s, trainer, node, reason);
+            }
+            Event::WorkerGone { trainer, node } => self.worker_gone(trainer, node),
+            Event::PlaceFailed {
+                trainer,
+                node,
+                fault,
+                reason,
+            } => {
+                self.place_failed(now_s, trainer, node, fault, reason);
+            }
+            Event::Progress {
+                trainer,
+                generation,
+                samples,
+            } => {
+                self.progress(now_s, trainer, generation, samples);
+            }
+            Event::Finished { trainer, exit_code } => self.finish(trainer, exit_code),
+            Event::Timer => {}
+        }
+    }
+
+    fn join(&mut self, now_s: f64, joined: Vec<(NodeId, Option<f64>)>) {
+        if joined.is_empty() {
+            return;
+        }
+        self.join_events += 1;
+        for (node, hole_end_s) in joined {
+            self.pool
+                .entry(node)
+                .or_insert_with(|| PoolNode::new(self.join_events, now_s, hole_end_s));
+        }
+    }
+
+    fn forget_trainer(&mut self, trainer: TrainerId) {
+        self.trainers.remove(&trainer);
+        for node in self.pool.values_mut() {
+            if node.assigned == Some(trainer) {
+                node.assigned = None;
+            }
+            if node.worker_of(trainer).is_some() {
+                node.worker = None;
+            }
+        }
+    }
+
+    /// A task of `trainer` runs on `node` though this engine never placed it:
+    /// the trainer keeps the node until a decision says otherwise.
+    fn adopt_worker(&mut self, now_s: f64, trainer: TrainerId, node: NodeId) {
+        let (Some(pool_node), Some(known)) =
+            (self.pool.get_mut(&node), self.trainers.get_mut(&trainer))
+        else {
+            return;
+        };
+        if pool_node.worker.is_some() || known.state == TrainerState::Closing {
+            return;
+        }
+        pool_node.worker = Some(Worker {
+            trainer,
+            phase: Phase::Placed,
+            since_s: now_s,
+        });
+        let held = self
+            .pool
+            .values()
+            .filter(|node| node.assigned == Some(trainer))
+            .count();
+        if (held as u32) < known.info.max_nodes
+            && let Some(pool_node) = self.pool.get_mut(&node)
+            && pool_node.assigned.is_none()
+        {
+            pool_node.assigned = Some(trainer);
+        }
+        if known.state == TrainerState::Waiting {
+            known.state = TrainerState::Admitted;
+            known.admission = self.admissions;
+            self.admissions += 1;
+        }
+    }
+
+    fn progress(&mut self, now_s: f64, trainer: TrainerId, generation: u64, samples: u64) {
+        let Some(known) = self.trainers.get_mut(&trainer) else {
+            return;
+        };
+        if let Some((began_s, samples_then)) = known.restart_began
+            && generation == known.generation
+            && Self::has_running_generation(known)
+            && samples > samples_then
+        {
+            let gap_s = (now_s - began_s).clamp(0.1, 600.0);
+            known.restart_s = Some(known.restart_s.map_or(gap_s, |old_s| (old_s + gap_s) / 2.0));
+            known.restart_began = None;
+        }
+        known.samples = samples;
+        if samples > known.failures_at_samples && !known.failures.is_empty() {
+            known.failures.clear();
+        }
+    }
+
+    /// The trainer's verdict is known: its nodes are free, its tasks are closed.
+    fn finish(&mut self, trainer: TrainerId, exit_code: i32) {
+        let Some(known) = self.trainers.get_mut(&trainer) else {
+            return;
+        };
+        if known.state == TrainerState::Closing {
+            return;
+        }
+        known.state = TrainerState::Closing;
+        known.run = None;
+        for node in self.pool.values_mut() {
+            if node.assigned == Some(trainer) {
+                node.assigned = None;
+            }
+            if node
+                .worker
+                .as_ref()
+                .is_some_and(|worker| worker.trainer == trainer)
+                && let Some(worker) = &mut node.worker
+            {
+                worker.phase = Phase::Leaving;
+            }
+        }
+        self.actions.push(Action::Close { trainer, exit_code });
+    }
+
+    fn wake_at(&mut self, time_s: f64) {
+        self.wake_at_s = Some(self.wake_at_s.map_or(time_s, |other_s| other_s.min(time_s)));
+    }
+
+    /// The generation of `trainer` when it has the number `generation`.
+    fn run_of(&mut self, trainer: TrainerId, generation: u64) -> Option<&mut Run> {
+        let run = self.trainers.get_mut(&trainer)?.run.as_mut()?;
+        (run.number == generation).then_some(run)
+    }
+
+    /// Whether `trainer` has a generation with ranks that run or are starting.
+    fn has_running_generation(trainer: &Trainer) -> bool {
+        trainer
+            .run
+            .as_ref()
+            .is_some_and(|run| !matches!(run.state, RunState::Stopping { .. }))
+    }
+}

@@ -1,0 +1,179 @@
+//! Trainers: what is known of each, its current generation, its failures.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::curve::Curve;
+use crate::node::NodeId;
+
+/// A trainer: Slurm's array job id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct TrainerId(pub u32);
+
+impl std::fmt::Display for TrainerId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What a trainer asks for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrainerInfo {
+    /// Its id.
+    pub id: TrainerId,
+    /// Whose it is.
+    pub owner_uid: u32,
+    /// Fewest nodes, at least 1.
+    pub min_nodes: u32,
+    /// Most nodes.
+    pub max_nodes: u32,
+    /// Importance among the owner's trainers.
+    pub weight: f64,
+    /// Throughput over node count.
+    pub curve: Curve,
+    /// Seconds without progress when nodes join, before it is measured.
+    pub up_s: f64,
+    /// Seconds without progress when nodes leave, before it is measured.
+    pub down_s: f64,
+    /// The longest a worker may stay on one node, seconds.
+    pub max_stay_s: Option<f64>,
+}
+
+/// A trainer's life as the engine sees it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum TrainerState {
+    /// Not admitted yet.
+    Waiting,
+    /// Takes part in decisions.
+    Admitted,
+    /// Ended; its tasks are being closed.
+    Closing,
+}
+
+/// A trainer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Trainer {
+    /// What it asks for.
+    pub info: TrainerInfo,
+    /// Where it is in its life.
+    pub state: TrainerState,
+    /// Position in the order of arrival.
+    pub arrival: u64,
+    /// Position in the order of admission.
+    pub admission: u64,
+    /// Whether an agent of it ever said hello.
+    pub greeted: bool,
+    /// The newest generation's number.
+    pub generation: u64,
+    /// The generation that runs, starts or stops.
+    pub run: Option<Run>,
+    /// Since when no generation runs though nodes are assigned, epoch seconds.
+    pub assembling_since_s: Option<f64>,
+    /// Nothing is placed or started before this time, epoch seconds.
+    pub resume_at_s: f64,
+    /// Why `resume_at_s` lies ahead.
+    pub blocked_reason: Option<String>,
+    /// Cumulative samples of the newest progress line.
+    pub samples: u64,
+    /// Measured seconds from one generation's stop to the next one's progress.
+    pub restart_s: Option<f64>,
+    /// When the restart that is being measured began, and the samples then.
+    pub restart_began: Option<(f64, u64)>,
+    /// Failures in a row without growth of samples.
+    pub failures: Vec<Failure>,
+    /// Samples when the oldest of `failures` happened.
+    pub failures_at_samples: u64,
+    /// Generations that were started.
+    pub starts: u64,
+    /// Workers lost to Slurm.
+    pub preemptions: u64,
+}
+
+impl Trainer {
+    /// A trainer that has just come.
+    pub fn new(info: TrainerInfo, arrival: u64) -> Self {
+        Trainer {
+            info,
+            state: TrainerState::Waiting,
+            arrival,
+            admission: 0,
+            greeted: false,
+            generation: 0,
+            run: None,
+            assembling_since_s: None,
+            resume_at_s: 0.0,
+            blocked_reason: None,
+            samples: 0,
+            restart_s: None,
+            restart_began: None,
+            failures: Vec::new(),
+            failures_at_samples: 0,
+            starts: 0,
+            preemptions: 0,
+        }
+    }
+
+    /// Memberships after the first one.
+    pub fn rescales(&self) -> u64 {
+        self.starts.saturating_sub(1)
+    }
+
+    /// Seconds without progress when nodes join: measured, else as told.
+    pub fn up_s(&self) -> f64 {
+        self.restart_s.unwrap_or(self.info.up_s)
+    }
+
+    /// Seconds without progress when nodes leave: measured, else as told.
+    pub fn down_s(&self) -> f64 {
+        self.restart_s.unwrap_or(self.info.down_s)
+    }
+}
+
+/// One generation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Its number.
+    pub number: u64,
+    /// Its nodes in rank order.
+    pub members: Vec<NodeId>,
+    /// How far it is.
+    pub state: RunState,
+    /// When it was started or found, epoch seconds.
+    pub since_s: f64,
+    /// Whether a member was lost: failures are then collateral.
+    pub lost_member: bool,
+}
+
+/// How far a generation is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum RunState {
+    /// Found running; these members have confirmed it.
+    Adopting(BTreeSet<NodeId>),
+    /// Started; the ranks of these members run.
+    Starting(BTreeSet<NodeId>),
+    /// The ranks of all members run.
+    Running,
+    /// Told to stop; these members have not answered.
+    Stopping {
+        /// Members that have not answered.
+        waiting: BTreeSet<NodeId>,
+        /// Who has not answered by then is lost, epoch seconds.
+        deadline_s: f64,
+    },
+}
+
+/// Ranks that ended with an error that nothing else explains.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Where it was seen first.
+    pub node: NodeId,
+    /// In which generation.
+    pub generation: u64,
+    /// When, epoch seconds.
+    pub time_s: f64,
+    /// The exit code.
+    pub exit_code: i32,
+    /// In words.
+    pub reason: String,
+}

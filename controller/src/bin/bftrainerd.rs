@@ -1,0 +1,42 @@
+//! bftrainerd, the controller's daemon.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use bftrainer_controller::config::Config;
+use bftrainer_controller::daemon;
+use clap::Parser;
+
+/// Exit code for a configuration that must be mended before another start
+/// (sysexits.h: EX_CONFIG).
+const EX_CONFIG: u8 = 78;
+
+/// Fills a Slurm cluster's idle nodes with elastic training.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// Configuration file [default: $BFTRAINER_CONF, else /etc/bftrainer/bftrainer.toml]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info"))
+        .format_timestamp_millis()
+        .init();
+    let config = match Config::read(&Config::path(arguments.config.as_deref())) {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("bftrainerd: {error}");
+            return ExitCode::from(EX_CONFIG);
+        }
+    };
+    match daemon::run(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bftrainerd: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! The configuration file of daemon and commands, bftrainer.toml. Every problem
+//! in it is reported at once, with its line and what to write instead.
+
+mod reader;
+
+use std::path::{Path, PathBuf};
+
+use bftrainer_core::engine::EngineConfig;
+use bftrainer_core::metric::Metric;
+use thiserror::Error;
+
+use reader::Reader;
+
+/// Where the file is when neither `--config` nor BFTRAINER_CONF says so.
+pub const DEFAULT_PATH: &str = "/etc/bftrainer/bftrainer.toml";
+
+/// Largest file that is read, bytes.
+const MAX_BYTES: u64 = 1024 * 1024;
+
+/// What happens to an ended trainer's tasks that never ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closing {
+    /// Each is started and ends at once, so that `afterok` of the array holds.
+    Run,
+    /// They are cancelled: for sites where starting a node is dear.
+    Cancel,
+}
+
+/// All settings. Times are in seconds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// `host:port` at which the controller listens (TCP, and UDP for hints).
+    pub controller: String,
+    /// The partition of trainers.
+    pub partition: String,
+    /// Where the daemon keeps its files.
+    pub state_dir: PathBuf,
+    /// Munge's socket; `None` for the default one.
+    pub munge_socket: Option<PathBuf>,
+    /// Nodes that are never harvested.
+    pub exclude_nodes: Vec<String>,
+    /// Time between two looks at slurmctld.
+    pub poll_interval_s: f64,
+    /// Most tasks of ours that Slurm may hold.
+    pub max_tasks: u32,
+    /// Most placements a second.
+    pub max_starts_per_s: u32,
+    /// How long a released task may take to start.
+    pub place_timeout_s: f64,
+    /// Time between an agent's signs of life; three missed ones are a loss.
+    pub heartbeat_s: f64,
+    /// Throughput before it is known: Amdahl's law with this parallel part.
+    pub parallel_fraction: f64,
+    /// Seconds without progress when nodes join, before it is measured.
+    pub up_s: f64,
+    /// Seconds without progress when nodes leave, before it is measured.
+    pub down_s: f64,
+    /// What happens to an ended trainer's tasks that never ran.
+    pub closing: Closing,
+    /// The engine's settings.
+    pub engine: EngineConfig,
+}
+
+/// Why there is no configuration.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// The file can't be read.
+    #[error("{path}: {error}; give its place with --config or BFTRAINER_CONF")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        error: std::io::Error,
+    },
+    /// The file is too large.
+    #[error("{path}: larger than {MAX_BYTES} bytes: this is no configuration file")]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file's problems, one a line.
+    #[error("{}", problems.join("\n"))]
+    Problems {
+        /// `FILE:LINE: what is wrong, what was expected`.
+        problems: Vec<String>,
+    },
+}
+
+impl Config {
+    /// The path to read: the option's, else BFTRAINER_CONF, else the default.
+    pub fn path(option: Option<&Path>) -> PathBuf {
+        option
+            .map(Path::to_path_buf)
+            .or_else(|| std::env::var_os("BFTRAINER_CONF").map(PathBuf::from))
+            .unwrap_or_else(|| PathBuf::from(DEFAULT_PATH))
+    }
+
+    /// Reads and checks the file at `path`.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let unreadable = |error| ConfigError::Unreadable {
+            path: path.to_path_buf(),
+            error,
+        };
+        if std::fs::metadata(path).map_err(unreadable)?.len() > MAX_BYTES {
+            return Err(ConfigError::TooLarge {
+                path: path.to_path_buf(),
+            });
+        }
+        let text = std::fs::read_to_string(path).map_err(unreadable)?;
+        Self::parse(&text, path)
+    }
+
+    /// Checks the text of a file that is named `path` in messages.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let mut reader = Reader::new(text, path);
+        let defaults = EngineConfig::default();
+        let exponent = reader.number("exponent", 0.8, 0.05..=1.0);
+        let metric = match reader.one_of("metric", "speedup", &["speedup", "throughput"]) {
+            "throughput" => Metric::Throughput,
+            _ => Metric::Speedup { exponent },
+        };
+        let engine = EngineConfig {
+            horizon_s: reader.number("horizon_s", defaults.horizon_s, 1.0..=86_400.0),
+            metric,
+            min_trainers: reader.count("min_trainers", defaults.min_trainers as u32, 1..=100_000)
+                as usize,
+            min_hole_s: reader.number("min_hole_s", defaults.min_hole_s, 60.0..=86_400.0),
+            vacate_lead_s: reader.number("vacate_lead_s", defaults.vacate_lead_s, 1.0..=3600.0),
+            lease_s: reader.number("lease_s", defaults.lease_s, 120.0..=604_800.0),
+            grace_s: reader.number("grace_s", defaults.grace_s, 0.0..=3600.0),
+            worker_start_timeout_s: reader.number(
+                "worker_start_timeout_s",
+                defaults.worker_start_timeout_s,
+                10.0..=86_400.0,
+            ),
+            quarantine_s: reader.number("quarantine_s", defaults.quarantine_s, 1.0..=86_400.0),
+            quarantine_max_s: reader.number(
+                "quarantine_max_s",
+                defaults.quarantine_max_s,
+                1.0..=604_800.0,
+            ),
+            failures: reader.count("failures", defaults.failures as u32, 1..=100) as usize,
+            ..defaults
+        };
+        let config = Config {
+            controller: reader.text(
+                "controller",
+                "127.0.0.1:7115",
+                is_host_and_port,
+                HOST_AND_PORT,
+            ),
+            partition: reader.text("partition", "bftrainer", is_word, WORD),
+            state_dir: reader
+                .text("state_dir", "/var/lib/bftrainer", is_absolute, ABSOLUTE)
+                .into(),
+            munge_socket: reader
+                .optional_text("munge_socket", is_absolute, ABSOLUTE)
+                .map(PathBuf::from),
+            exclude_nodes: reader.texts("exclude_nodes", is_word, "host lists, as [\"n[1-4]\"]"),
+            poll_interval_s: reader.number("poll_interval_s", 2.0, 1.0..=60.0),
+            max_tasks: reader.count("max_tasks", 8000, 1..=10_000_000),
+            max_starts_per_s: reader.count("max_starts_per_s", 20, 1..=1000),
+            place_timeout_s: reader.number("place_timeout_s", 10.0, 2.0..=600.0),
+            heartbeat_s: reader.number("heartbeat_s", 2.0, 0.2..=60.0),
+            parallel_fraction: reader.number("parallel_fraction", 0.98, 0.0..=1.0),
+            up_s: reader.number("up_s", 20.0, 0.0..=86_400.0),
+            down_s: reader.number("down_s", 10.0, 0.0..=86_400.0),
+            closing: match reader.one_of("closing", "run", &["run", "cancel"]) {
+                "cancel" => Closing::Cancel,
+                _ => Closing::Run,
+            },
+            engine,
+        };
+        let problems = reader.into_problems();
+        if problems.is_empty() {
+            Ok(config)
+        } else {
+            Err(ConfigError::Problems { problems })
+        }
+    }
+}
+
+const HOST_AND_PORT: &str = "HOST:PORT, as \"slurm1:7115\"";
+const WORD: &str = "a name without spaces and commas";
+const ABSOLUTE: &str = "an absolute path";
+
+fn is_host_and_port(text: &str) -> bool {
+    text.rsplit_once(':')
+        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p > 0))
+}
+
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c.is_control())
+}
+
+fn is_absolute(text: &str) -> bool {
+    Path::new(text).is_absolute()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, ConfigError> {
+        Config::parse(text, Path::new("b.toml"))
+    }
+
+    #[test]
+    fn an_empty_file_gives_the_documented_defaults() {
+        let config = parse("").unwrap();
+        assert_eq!(config.engine.horizon_s, 60.0);
+        assert_eq!(config.engine.metric, Metric::Speedup { exponent: 0.8 });
+        assert_eq!(config.poll_interval_s, 2.0);
+        assert_eq!(config.engine.lease_s, 1800.0);
+        assert_eq!(config.max_tasks, 8000);
+        assert_eq!(config.closing, Closing::Run);
+    }
+
+    #[test]
+    fn all_problems_are_reported_at_once_with_their_lines() {
+        let error = parse(
+            "controller = 7115\n\
+             horizon = 60\n\
+             lease_s = \"long\"\n\
+             poll_interval_s = 0.1\n\
+             closing = \"later\"\n\
+             exclude_nodes = [\"n1\", 2]\n",
+        )
+        .unwrap_err()
+        .to_string();
+        let lines: Vec<&str> = error.lines().collect();
+        for (line, part) in [
+            (1, "controller: expected HOST:PORT"),
+            (2, "unknown setting \"horizon\""),
+            (3, "lease_s: expected a number from 120 to 604800"),
+            (4, "poll_interval_s: expected a number from 1 to 60"),
+            (5, "closing: expected \"run\" or \"cancel\""),
+            (6, "exclude_nodes: expected host lists"),
+        ] {
+            let start = format!("b.toml:{line}: {part}");
+            assert!(
+                lines.iter().any(|text| text.starts_with(&start)),
+                "{start} in\n{error}"
+            );
+        }
+        assert_eq!(lines.len(), 6, "{error}");
+    }
+
+    #[test]
+    fn broken_toml_names_its_line() {
+        let error = parse("horizon_s = 60\nlease_s = = 3\n")
+            .unwrap_err()
+            .to_string();
+        assert!(error.starts_with("b.toml:2: "), "{error}");
+    }
+
+    #[test]
+    fn every_setting_refuses_a_value_of_the_wrong_type() {
+        for key in reader::ALL_KEYS_FOR_TESTS {
+            let error = parse(&format!("{key} = 1979-05-27\n"))
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.starts_with(&format!("b.toml:1: {key}: expected")),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Takes settings out of a TOML text one by one and collects what is wrong.
+
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// A TOML text whose settings are taken out one by one.
+pub struct Reader<'t> {
+    text: &'t str,
+    path: &'t Path,
+    table: DeTable<'t>,
+    problems: Vec<(usize, String)>,
+}
+
+impl<'t> Reader<'t> {
+    /// Parses `text`; syntax errors become problems.
+    pub fn new(text: &'t str, path: &'t Path) -> Self {
+        let (table, errors) = DeTable::parse_recoverable(text);
+        let problems = errors
+            .iter()
+            .map(|error| {
+                let at = error.span().map_or(0, |span| span.start);
+                (at, error.message().to_owned())
+            })
+            .collect();
+        Reader {
+            text,
+            path,
+            table: table.into_inner(),
+            problems,
+        }
+    }
+
+    /// A number in `range`.
+    pub fn number(&mut self, key: &str, default: f64, range: RangeInclusive<f64>) -> f64 {
+        let expected = format!("a number from {} to {}", range.start(), range.end());
+        let value = self.take(key, &expected, |value| {
+            match value {
+                DeValue::Float(number) => number.as_str().replace('_', "").parse().ok(),
+                DeValue::Integer(number) if number.radix() == 10 => {
+                    number.as_str().replace('_', "").parse().ok()
+                }
+                _ => None,
+            }
+            .filter(|number: &f64| range.contains(number))
+        });
+        value.unwrap_or(default)
+    }
+
+    /// A whole number in `range`.
+    pub fn count(&mut self, key: &str, default: u32, range: RangeInclusive<u32>) -> u32 {
+        let expected = format!("a whole number from {} to {}", range.start(), range.end());
+        let value = self.take(key, &expected, |value| {
+            match value {
+                DeValue::Integer(number) if number.radix() == 10 => {
+                    number.as_str().replace('_', "").parse().ok()
+                }
+                _ => None,
+            }
+            .filter(|number: &u32| range.contains(number))
+        });
+        value.unwrap_or(default)
+    }
+
+    /// One of some words.
+    pub fn one_of(
+        &mut self,
+        key: &str,
+        default: &'static str,
+        words: &[&'static str],
+    ) -> &'static str {
+        let quoted: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
+        let value = self.take(key, &quoted.join(" or "), |value| {
+            words
+                .iter()
+                .copied()
+                .find(|word| value.as_str() == Some(word))
+        });
+        value.unwrap_or(default)
+    }
+
+    /// A text that `is_valid`.
+    pub fn text(
+        &mut self,
+        key: &str,
+        default: &str,
+        is_valid: fn(&str) -> bool,
+        expected: &str,
+    ) -> String {
+        self.optional_text(key, is_valid, expected)
+            .unwrap_or_else(|| default.to_owned())
+    }
+
+    /// A text that `is_valid`, when it is there.
+    pub fn optional_text(
+        &mut self,
+        key: &str,
+        is_valid: fn(&str) -> bool,
+        expected: &str,
+    ) -> Option<String> {
+        self.take(key, expected, |value| {
+            value
+                .as_str()
+                .filter(|text| is_valid(text))
+                .map(str::to_owned)
+        })
+    }
+
+    /// An array of texts that are each valid.
+    pub fn texts(&mut self, key: &str, is_valid: fn(&str) -> bool, expected: &str) -> Vec<String> {
+        self.take(key, expected, |value| match value {
+            DeValue::Array(items) => items
+                .iter()
+                .map(|item| {
+                    let text = item.get_ref().as_str().filter(|text| is_valid(text));
+                    text.map(str::to_owned)
+                })
+                .collect(),
+            _ => None,
+        })
+        .unwrap_or_default()
+    }
+
+    /// The problems, `FILE:LINE: sentence`; what was not taken is unknown.
+    pub fn into_problems(mut self) -> Vec<String> {
+        for key in self.table.keys() {
+            let sentence = format!(
+                "unknown setting \"{}\": see bftrainer.toml's list of settings in docs/admin.md",
+                key.get_ref()
+            );
+            self.problems.push((key.span().start, sentence));
+        }
+        self.problems.sort();
+        let line_of = |at: usize| 1 + self.text[..at.min(self.text.len())].matches('\n').count();
+        self.problems
+            .iter()
+            .map(|(at, sentence)| format!("{}:{}: {sentence}", self.path.display(), line_of(*at)))
+            .collect()
+    }
+
+    fn take<T>(
+        &mut self,
+        key: &str,
+        expected: &str,
+        read: impl FnOnce(&DeValue<'t>) -> Option<T>,
+    ) -> Option<T> {
+        let found = self
+            .table
+            .keys()
+            .find(|name| name.get_ref() == key)?
+            .clone();
+        let value: Spanned<DeValue<'t>> = self.table.remove(&found)?;
+        let result = read(value.get_ref());
+        if result.is_none() {
+            let start = value.span().start;
+            let written: String = self.text[value.span()].chars().take(60).collect();
+            self.problems.push((
+                start,
+                format!("{key}: expected {expected}, found {written}"),
+            ));
+        }
+        result
+    }
+}
+
+/// Every setting, for the test that each is checked.
+#[cfg(test)]
+pub const ALL_KEYS_FOR_TESTS: &[&str] = &[
+    "controller",
+    "partition",
+    "state_dir",
+    "munge_socket",
+    "exclude_nodes",
+    "poll_interval_s",
+    "max_tasks",
+    "max_starts_per_s",
+    "place_timeout_s",
+    "heartbeat_s",
+    "parallel_fraction",
+    "up_s",
+    "down_s",
+    "closing",
+    "metric",
+    "exponent",
+    "horizon_s",
+    "min_trainers",
+    "min_hole_s",
+    "vacate_lead_s",
+    "lease_s",
+    "grace_s",
+    "worker_start_timeout_s",
+    "quarantine_s",
+    "quarantine_max_s",
+    "failures",
+];

@@ -1,0 +1,152 @@
+//! What was harvested, and how fast: node-seconds and latencies.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bftrainer_core::pool::Phase;
+use bftrainer_core::trainer::{RunState, Trainer};
+
+use super::brain::Brain;
+use crate::store::Record;
+
+/// Latencies that are kept for the quantiles.
+const KEPT_LATENCIES: usize = 4096;
+
+/// A gap between two integrations that is no longer believed, seconds: the
+/// daemon was stopped or the clock was set.
+const LONGEST_GAP_S: f64 = 60.0;
+
+/// Node-seconds are handed to the store this often, seconds.
+const KEEP_S: f64 = 60.0;
+
+/// Totals since the daemon's start.
+#[derive(Debug, Default)]
+pub struct Accounting {
+    /// Until when everything is summed up, epoch seconds.
+    summed_until_s: f64,
+    /// Node-seconds of the pool: idle, or held by our tasks.
+    pub pool_node_s: f64,
+    /// Of these, on nodes without a planned end or one far enough away.
+    pub usable_node_s: f64,
+    /// Node-seconds in which ranks ran.
+    pub harvested_node_s: f64,
+    /// Workers lost to Slurm: epoch seconds and node.
+    pub preemptions: VecDeque<(f64, String)>,
+    /// Node-seconds by user and account that the store has not got yet.
+    unkept: BTreeMap<(String, String), f64>,
+    kept_at_s: f64,
+    placed_s: BTreeMap<String, f64>,
+    leave_ordered_s: BTreeMap<String, f64>,
+    /// From the decision to ranks running, seconds.
+    pub start_s: VecDeque<f64>,
+    /// From the order to leave to Slurm's answer, seconds.
+    pub release_s: VecDeque<f64>,
+}
+
+impl Accounting {
+    /// A worker was ordered to `node`.
+    pub fn placed(&mut self, node: &str, now_s: f64) {
+        self.placed_s.insert(node.to_owned(), now_s);
+    }
+
+    /// Ranks run on `node`.
+    pub fn started(&mut self, node: &str, now_s: f64) {
+        if let Some(placed_s) = self.placed_s.remove(node) {
+            keep(&mut self.start_s, now_s - placed_s);
+        }
+    }
+
+    /// The worker on `node` was ordered away.
+    pub fn leave_ordered(&mut self, node: &str, now_s: f64) {
+        self.placed_s.remove(node);
+        self.leave_ordered_s.insert(node.to_owned(), now_s);
+    }
+
+    /// The worker on `node` has left.
+    pub fn left(&mut self, node: &str, now_s: f64) {
+        if let Some(ordered_s) = self.leave_ordered_s.remove(node) {
+            keep(&mut self.release_s, now_s - ordered_s);
+        }
+    }
+
+    /// Slurm took `node` from its worker.
+    pub fn preempted(&mut self, node: &str, now_s: f64) {
+        self.placed_s.remove(node);
+        keep(&mut self.preemptions, (now_s, node.to_owned()));
+    }
+}
+
+fn keep<T>(queue: &mut VecDeque<T>, value: T) {
+    if queue.len() == KEPT_LATENCIES {
+        queue.pop_front();
+    }
+    queue.push_back(value);
+}
+
+/// The `q`-quantile (nearest rank) of `values`; `None` when there are none.
+pub fn quantile(values: &VecDeque<f64>, q: f64) -> Option<f64> {
+    let mut sorted: Vec<f64> = values.iter().copied().collect();
+    sorted.sort_by(f64::total_cmp);
+    let last = sorted.len().checked_sub(1)?;
+    sorted.get(((last as f64) * q).round() as usize).copied()
+}
+
+/// Nodes on which ranks of `trainer` run now.
+pub fn running_nodes(trainer: &Trainer) -> usize {
+    match &trainer.run {
+        Some(run) => match &run.state {
+            RunState::Running | RunState::Adopting(_) => run.members.len(),
+            RunState::Starting(started) => started.len(),
+            RunState::Stopping { waiting, .. } => waiting.len(),
+        },
+        None => 0,
+    }
+}
+
+impl Brain {
+    /// Sums up node-seconds of the state as it was until `now_s`.
+    pub(super) fn integrate(&mut self, now_s: f64) {
+        let gap_s = now_s - self.accounting.summed_until_s;
+        self.accounting.summed_until_s = now_s;
+        if !self.has_seen || gap_s <= 0.0 || gap_s > LONGEST_GAP_S {
+            return;
+        }
+        let mut pool = 0usize;
+        let mut usable = 0usize;
+        for node in self.engine.pool().values() {
+            // A worker on its way out no longer offers its node.
+            if node.worker.as_ref().is_some_and(|worker| {
+                worker.phase == Phase::Leaving && self.is_closing(worker.trainer)
+            }) {
+                continue;
+            }
+            pool += 1;
+            let left_s = node.hole_end_s.map_or(f64::INFINITY, |end_s| end_s - now_s);
+            usable += usize::from(left_s >= self.config.engine.min_hole_s);
+        }
+        self.accounting.pool_node_s += pool as f64 * gap_s;
+        self.accounting.usable_node_s += usable as f64 * gap_s;
+        for (id, trainer) in self.engine.trainers() {
+            let node_s = running_nodes(trainer) as f64 * gap_s;
+            self.accounting.harvested_node_s += node_s;
+            if let Some(array) = self.arrays.get_mut(&id.0) {
+                array.harvested_node_s += node_s;
+                if node_s > 0.0 {
+                    let key = (array.owner_name.clone(), array.account.clone());
+                    *self.accounting.unkept.entry(key).or_default() += node_s;
+                }
+            }
+        }
+        if now_s - self.accounting.kept_at_s >= KEEP_S {
+            self.accounting.kept_at_s = now_s;
+            for ((user, account), node_s) in std::mem::take(&mut self.accounting.unkept) {
+                let day = (now_s / 86_400.0) as i64;
+                self.store.keep(Record::Harvest {
+                    day,
+                    user,
+                    account,
+                    node_s,
+                });
+            }
+        }
+    }
+}

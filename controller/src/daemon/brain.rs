@@ -1,0 +1,303 @@
+//! The daemon's state and its loop: inputs become engine events, the engine's
+//! actions become changes in Slurm and messages to agents.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::mpsc::Sender;
+
+use bftrainer_core::engine::{Decision, Engine, Event};
+use bftrainer_core::trainer::TrainerId;
+
+use super::Input;
+use super::accounting::Accounting;
+use super::agents::Agents;
+use super::slurm_thread::{Change, ChangeKind, Order, Purpose, Report};
+use super::tasks::Array;
+use crate::config::Config;
+use crate::slurm::{NodeRecord, ReservationRecord, SlurmSettings, TaskName};
+use crate::store::{Memory, Record, Store};
+
+/// Decisions that are kept to be shown.
+pub(super) const KEPT_DECISIONS: usize = 1000;
+
+/// Shortest time between two looks, whatever hints say, seconds.
+const SHORTEST_LOOK_S: f64 = 1.0;
+
+/// Reservations and the partition are looked at this often, seconds.
+const EVERYTHING_S: f64 = 10.0;
+
+/// Queries may take this share of the time.
+const QUERY_SHARE: f64 = 0.05;
+
+/// A placement that waits for a free task or its turn.
+#[derive(Clone, Debug)]
+pub(super) struct WantedPlacement {
+    pub trainer: TrainerId,
+    pub node: String,
+    pub limit_s: f64,
+    pub since_s: f64,
+}
+
+/// What the daemon knows.
+pub(super) struct Brain {
+    pub config: Config,
+    pub settings: SlurmSettings,
+    pub engine: Engine,
+    pub arrays: BTreeMap<u32, Array>,
+    pub agents: Agents,
+    pub accounting: Accounting,
+    pub decisions: VecDeque<Decision>,
+    /// Slurm's nodes by name, as last seen.
+    pub nodes: BTreeMap<String, NodeRecord>,
+    pub partition_nodes: BTreeSet<String>,
+    pub reservations: Vec<ReservationRecord>,
+    /// Nodes with the epoch second of their next use by a planned regular job.
+    pub planned_by_jobs: BTreeMap<String, i64>,
+    /// The same, reservations included.
+    pub planned: BTreeMap<String, i64>,
+    /// When a worker of ours left a node on our order, epoch seconds.
+    pub departures: BTreeMap<String, f64>,
+    pub wanted: VecDeque<WantedPlacement>,
+    /// Jobs with our comment in other partitions, mentioned once.
+    pub mentioned: BTreeSet<u32>,
+    /// When Slurm was last known to hand out nodes that no look has shown.
+    pub doubted_at_s: f64,
+    /// Ended trainers as they were shown last, by array job id.
+    pub history: BTreeMap<u32, serde_json::Value>,
+    /// Results of actions that needed nobody else.
+    pub immediate_events: Vec<Event>,
+    /// Plain jobs in our partition.
+    pub plain_jobs: usize,
+    /// Whether Slurm's state was ever seen.
+    pub has_seen: bool,
+    /// Placements that may still be sent in the current second.
+    pub start_tokens: f64,
+    pub tokens_at_s: f64,
+    pub looks_failed: u32,
+    pub looks: u64,
+    pub store: Store,
+    orders: Sender<Order>,
+    look_under_way: bool,
+    last_look_s: f64,
+    last_everything_s: f64,
+    last_query_s: f64,
+    hinted: bool,
+    engine_wakes_at_s: Option<f64>,
+}
+
+impl Brain {
+    /// A brain that has seen nothing of Slurm yet.
+    pub fn new(
+        config: Config,
+        settings: SlurmSettings,
+        orders: Sender<Order>,
+        store: Store,
+        memory: Memory,
+    ) -> Self {
+        let engine = Engine::new(config.engine.clone());
+        Brain {
+            engine,
+            settings,
+            arrays: BTreeMap::new(),
+            agents: Agents::new(config.heartbeat_s),
+            accounting: Accounting::default(),
+            decisions: memory.decisions.into(),
+            nodes: BTreeMap::new(),
+            partition_nodes: BTreeSet::new(),
+            reservations: Vec::new(),
+            planned_by_jobs: BTreeMap::new(),
+            planned: BTreeMap::new(),
+            departures: BTreeMap::new(),
+            wanted: VecDeque::new(),
+            mentioned: BTreeSet::new(),
+            doubted_at_s: 0.0,
+            history: memory.ended.into_iter().collect(),
+            store,
+            immediate_events: Vec::new(),
+            plain_jobs: 0,
+            has_seen: false,
+            start_tokens: 0.0,
+            tokens_at_s: 0.0,
+            looks_failed: 0,
+            looks: 0,
+            orders,
+            look_under_way: false,
+            last_look_s: 0.0,
+            last_everything_s: 0.0,
+            last_query_s: 0.0,
+            hinted: false,
+            engine_wakes_at_s: None,
+            config,
+        }
+    }
+
+    /// Takes in what happened until `now_s` as one event.
+    pub fn take(&mut self, now_s: f64, inputs: Vec<Input>) {
+        self.integrate(now_s);
+        let mut events = Vec::new();
+        let mut questions = Vec::new();
+        for input in inputs {
+            match input {
+                Input::Slurm(report) => self.take_report(now_s, report, &mut events),
+                Input::Joined {
+                    connection,
+                    uid,
+                    join,
+                    to_agent,
+                } => {
+                    self.agent_joined(now_s, connection, uid, join, to_agent, &mut events);
+                }
+                Input::Agent {
+                    connection,
+                    message,
+                } => {
+                    self.agent_message(now_s, connection, message, &mut events);
+                }
+                Input::Disconnected { connection } => self.agents.disconnected(connection, now_s),
+                Input::Query { uid, query, answer } => questions.push((uid, query, answer)),
+                Input::Hint => self.hinted = true,
+            }
+        }
+        self.lose_silent_agents(now_s, &mut events);
+        let timer_due = self.engine_wakes_at_s.is_some_and(|time_s| time_s <= now_s);
+        if self.has_seen && (!events.is_empty() || timer_due) {
+            if events.is_empty() {
+                events.push(Event::Timer);
+            }
+            self.run_engine(now_s, events);
+        }
+        self.send_placements(now_s);
+        for (uid, query, answer) in questions {
+            // The asker may have gone away.
+            let _ = answer.send(self.answer(now_s, uid, &query));
+        }
+        self.look_when_due(now_s);
+    }
+
+    fn run_engine(&mut self, now_s: f64, mut events: Vec<Event>) {
+        // Some actions have their result at once, which is an event again.
+        while !events.is_empty() {
+            self.engine_step(now_s, events);
+            events = std::mem::take(&mut self.immediate_events);
+        }
+    }
+
+    fn engine_step(&mut self, now_s: f64, events: Vec<Event>) {
+        self.engine_wakes_at_s = None;
+        let actions = self.engine.handle(now_s, events);
+        for decision in self.engine.take_decisions() {
+            log::info!("{}", decision.reason);
+            if self.decisions.len() == KEPT_DECISIONS {
+                self.decisions.pop_front();
+            }
+            self.store.keep(Record::Decision(decision.clone()));
+            self.decisions.push_back(decision);
+        }
+        for action in actions {
+            self.act(now_s, action);
+        }
+    }
+
+    pub(super) fn wake_engine_at(&mut self, time_s: f64) {
+        self.engine_wakes_at_s = Some(time_s);
+    }
+
+    fn take_report(&mut self, now_s: f64, report: Report, events: &mut Vec<Event>) {
+        match report {
+            Report::Seen(sight) => {
+                self.look_under_way = false;
+                self.last_query_s = sight.query_s;
+                if self.looks_failed > 0 {
+                    log::info!(
+                        "slurmctld answers again after {} failed looks",
+                        self.looks_failed
+                    );
+                }
+                self.looks_failed = 0;
+                self.looks += 1;
+                self.observe(now_s, sight, events);
+            }
+            Report::Blind(error) => {
+                self.look_under_way = false;
+                self.looks_failed += 1;
+                if self.looks_failed == 1 {
+                    log::warn!("slurmctld can't be asked: {error}; nothing changes until it can");
+                }
+            }
+            Report::Changed(change, result) => self.changed(now_s, change, result, events),
+        }
+    }
+
+    /// Asks Slurm's thread for a change.
+    pub(super) fn change(&mut self, tasks: TaskName, kind: ChangeKind, purpose: Purpose) {
+        self.order(Order::Change(Change {
+            tasks,
+            kind,
+            purpose,
+        }));
+    }
+
+    fn order(&mut self, order: Order) {
+        if self.orders.send(order).is_err() {
+            // The thread only ends when this sender is dropped, or by a panic.
+            log::error!("the thread for Slurm has ended; bftrainerd must be restarted");
+            std::process::exit(70);
+        }
+    }
+
+    /// Slurm has just given out nodes: what looked idle may no longer be.
+    pub(super) fn doubt_pool(&mut self, now_s: f64, events: &mut Vec<Event>) {
+        self.doubted_at_s = now_s;
+        self.hinted = true;
+        events.push(Event::PoolDoubted);
+    }
+
+    /// Whether the look that is being reported was begun after the last doubt.
+    pub(super) fn look_began_after_doubt(&self) -> bool {
+        self.last_look_s > self.doubted_at_s
+    }
+
+    /// When the next look may be, epoch seconds: each `poll_interval_s`, at once
+    /// on a hint, but so that queries take a small share of the time.
+    fn next_look_s(&self) -> f64 {
+        let patience_s = (f64::from(self.looks_failed) * 2.0).min(30.0);
+        let shortest_s = SHORTEST_LOOK_S
+            .max(self.last_query_s / QUERY_SHARE)
+            .max(patience_s);
+        let interval_s = if self.hinted || self.agents.has_parked() {
+            shortest_s
+        } else {
+            shortest_s.max(self.config.poll_interval_s)
+        };
+        self.last_look_s + interval_s
+    }
+
+    fn look_when_due(&mut self, now_s: f64) {
+        if self.look_under_way || now_s < self.next_look_s() {
+            return;
+        }
+        let everything =
+            self.partition_nodes.is_empty() || now_s - self.last_everything_s >= EVERYTHING_S;
+        if everything {
+            self.last_everything_s = now_s;
+        }
+        self.hinted = false;
+        self.look_under_way = true;
+        self.last_look_s = now_s;
+        self.order(Order::Look { everything });
+    }
+
+    /// Seconds until [`Brain::take`] must be called without any input.
+    pub fn seconds_to_wake(&self, now_s: f64) -> f64 {
+        let mut wake_s = now_s + 1.0;
+        if !self.look_under_way {
+            wake_s = wake_s.min(self.next_look_s());
+        }
+        if let Some(time_s) = self.engine_wakes_at_s {
+            wake_s = wake_s.min(time_s);
+        }
+        if !self.wanted.is_empty() {
+            wake_s = wake_s.min(now_s + 0.1);
+        }
+        (wake_s - now_s).max(0.001)
+    }
+}

@@ -1,0 +1,234 @@
+//! The daemon: glues Slurm, agents, users' questions and the engine together.
+//! Everything that happens becomes an [`Input`]; the brain takes them
+//! one by one.
+
+mod accounting;
+mod act;
+mod admission;
+mod agent_events;
+mod agents;
+mod answers;
+mod brain;
+mod closing;
+mod limits;
+mod observe;
+mod placements;
+mod pool_view;
+mod rows;
+mod server;
+mod slurm_thread;
+mod task_states;
+mod tasks;
+
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bftrainer::hint;
+use bftrainer::wire::{Answer, FromAgent, Join, Query, ToAgent};
+use thiserror::Error;
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until};
+
+use crate::config::Config;
+use crate::slurm::{Slurm, SlurmError};
+use crate::store::{Store, StoreError};
+use brain::Brain;
+
+/// Something that happened outside the brain.
+#[derive(Debug)]
+pub enum Input {
+    /// Slurm's thread reports.
+    Slurm(slurm_thread::Report),
+    /// An agent said who it is.
+    Joined {
+        /// Number of its connection.
+        connection: u64,
+        /// Its proven uid.
+        uid: u32,
+        /// Who it says it is.
+        join: Join,
+        /// Where messages to it go.
+        to_agent: mpsc::UnboundedSender<ToAgent>,
+    },
+    /// An agent sent a message.
+    Agent {
+        /// Number of its connection.
+        connection: u64,
+        /// The message.
+        message: FromAgent,
+    },
+    /// An agent's connection has ended.
+    Disconnected {
+        /// Number of the connection.
+        connection: u64,
+    },
+    /// A user asks.
+    Query {
+        /// Proven uid.
+        uid: u32,
+        /// The question.
+        query: Query,
+        /// Where the answer goes.
+        answer: oneshot::Sender<Answer>,
+    },
+    /// A node's prolog or epilog says that something changed.
+    Hint,
+}
+
+/// Why the daemon could not start or go on.
+#[derive(Debug, Error)]
+pub enum DaemonError {
+    /// slurmctld can't be asked.
+    #[error("slurmctld can't be asked: {0}; is SLURM_CONF right and slurmctld up?")]
+    Slurm(#[from] SlurmError),
+    /// The daemon runs as somebody whom agents don't believe.
+    #[error(
+        "bftrainerd runs as uid {own}, but Slurm's SlurmUser has uid {slurm_user}: start it as \
+         SlurmUser, whom agents believe and slurmctld obeys"
+    )]
+    WrongUser {
+        /// Our uid.
+        own: u32,
+        /// SlurmUser's uid.
+        slurm_user: u32,
+    },
+    /// The state file can't be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The port can't be used.
+    #[error("{address}: {error}; correct `controller` in the configuration or free the port")]
+    Port {
+        /// The configured address.
+        address: String,
+        /// The system's error.
+        error: std::io::Error,
+    },
+    /// The system refused something else.
+    #[error("{what}: {error}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The system's error.
+        error: std::io::Error,
+    },
+}
+
+/// Runs the daemon until SIGTERM or SIGINT.
+pub fn run(config: Config) -> Result<(), DaemonError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| DaemonError::System {
+            what: "starting the runtime",
+            error,
+        })?;
+    runtime.block_on(serve(config))
+}
+
+async fn serve(config: Config) -> Result<(), DaemonError> {
+    let settings = Slurm::new().settings()?;
+    let own = nix::unistd::Uid::effective().as_raw();
+    if own != settings.slurm_user_uid {
+        return Err(DaemonError::WrongUser {
+            own,
+            slurm_user: settings.slurm_user_uid,
+        });
+    }
+    let (store, memory) = Store::open(&config.state_dir, brain::KEPT_DECISIONS as u32)?;
+    let (listener, hints) = bind(&config.controller).await?;
+    let (inputs, mut received) = mpsc::unbounded_channel();
+    let orders = slurm_thread::start(Slurm::new, config.partition.clone(), inputs.clone())
+        .map_err(|error| DaemonError::System {
+            what: "starting the thread for Slurm",
+            error,
+        })?;
+    tokio::spawn(server::accept_all(
+        listener,
+        config.munge_socket.clone(),
+        inputs.clone(),
+    ));
+    tokio::spawn(receive_hints(hints, inputs));
+    let stop = |kind| {
+        signal(kind).map_err(|error| DaemonError::System {
+            what: "catching signals",
+            error,
+        })
+    };
+    let (mut terminate, mut interrupt) = (
+        stop(SignalKind::terminate())?,
+        stop(SignalKind::interrupt())?,
+    );
+
+    log::info!(
+        "bftrainerd {} started, Slurm {}, partition {}, listening at {}",
+        env!("CARGO_PKG_VERSION"),
+        settings.version,
+        config.partition,
+        config.controller
+    );
+    let mut brain = Brain::new(config, settings, orders, store, memory);
+    loop {
+        let wake_at = Instant::now() + Duration::from_secs_f64(brain.seconds_to_wake(now_s()));
+        tokio::select! {
+            input = received.recv() => {
+                let Some(input) = input else { return Ok(()) };
+                let mut inputs = vec![input];
+                // What has arrived by now is one event.
+                while let Ok(input) = received.try_recv() {
+                    inputs.push(input);
+                }
+                brain.take(now_s(), inputs);
+            }
+            () = sleep_until(wake_at) => brain.take(now_s(), Vec::new()),
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+        }
+    }
+    log::info!("bftrainerd stops; trainers go on without it");
+    Ok(())
+}
+
+async fn bind(address: &str) -> Result<(TcpListener, UdpSocket), DaemonError> {
+    let failed = |error| DaemonError::Port {
+        address: address.to_owned(),
+        error,
+    };
+    let addresses: Vec<SocketAddr> = tokio::net::lookup_host(address)
+        .await
+        .map_err(failed)?
+        .collect();
+    let listener = TcpListener::bind(addresses.as_slice())
+        .await
+        .map_err(failed)?;
+    let hints = UdpSocket::bind(addresses.as_slice())
+        .await
+        .map_err(failed)?;
+    Ok((listener, hints))
+}
+
+async fn receive_hints(socket: UdpSocket, inputs: mpsc::UnboundedSender<Input>) {
+    let mut buffer = [0; hint::MAX_BYTES + 1];
+    loop {
+        match socket.recv(&mut buffer).await {
+            Ok(length) if hint::is_hint(&buffer[..length]) => {
+                if inputs.send(Input::Hint).is_err() {
+                    return;
+                }
+            }
+            Ok(_) => {}
+            Err(error) => {
+                log::warn!("hints: {error}");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+}
+
+/// Epoch seconds.
+fn now_s() -> f64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0.0, |duration| duration.as_secs_f64())
+}

@@ -1,0 +1,168 @@
+//! From what Slurm shows to what the engine is told: arrays that come, change
+//! and go, tasks that start and stop, nodes that join and leave the pool.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bftrainer::spec::COMMENT_PREFIX;
+use bftrainer_core::engine::Event;
+use bftrainer_core::trainer::{TrainerId, TrainerState};
+
+use super::agents::Agents;
+use super::brain::Brain;
+use super::slurm_thread::Sight;
+use super::tasks::Task;
+use crate::slurm::{BaseState, JobRecord, ReservationRecord, TaskName};
+
+impl Brain {
+    pub(super) fn observe(&mut self, now_s: f64, sight: Sight, events: &mut Vec<Event>) {
+        if let Some(names) = sight.partition_nodes {
+            let excluded: BTreeSet<String> = self
+                .config
+                .exclude_nodes
+                .iter()
+                .flat_map(|list| crate::slurm::hosts(list))
+                .collect();
+            self.partition_nodes = names
+                .into_iter()
+                .filter(|n| !excluded.contains(n))
+                .collect();
+        }
+        if let Some(reservations) = sight.reservations {
+            self.reservations = reservations;
+        }
+        if let Some(nodes) = sight.nodes {
+            self.nodes = nodes
+                .into_iter()
+                .map(|node| (node.name.clone(), node))
+                .collect();
+        }
+        let mut found = Vec::new();
+        if let Some(jobs) = sight.jobs {
+            self.planned_by_jobs = planned_uses(&jobs, &self.config.partition);
+            self.observe_jobs(now_s, &jobs, events, &mut found);
+        }
+        self.planned = self.planned_by_jobs.clone();
+        add_reservations(&mut self.planned, &self.reservations);
+        self.observe_deadlines(now_s, events);
+        self.observe_pool(now_s, events);
+        events.extend(found);
+        self.has_seen = true;
+        if self.look_began_after_doubt() {
+            events.push(Event::PoolSeen);
+        }
+        self.unpark(now_s, events);
+        self.renew_limits(now_s);
+    }
+
+    fn observe_jobs(
+        &mut self,
+        now_s: f64,
+        jobs: &[JobRecord],
+        events: &mut Vec<Event>,
+        found: &mut Vec<Event>,
+    ) {
+        let mut seen: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+        self.plain_jobs = 0;
+        for job in jobs {
+            let tagged = job.comment.starts_with(COMMENT_PREFIX)
+                || job.admin_comment.starts_with(COMMENT_PREFIX);
+            if job.partition != self.config.partition {
+                if tagged && self.mentioned.insert(job.job_id) {
+                    log::warn!(
+                        "job {} carries a trainer's comment in partition {}: left alone",
+                        job.job_id,
+                        job.partition
+                    );
+                }
+                continue;
+            }
+            if !tagged {
+                self.plain_jobs += 1;
+                continue;
+            }
+            self.observe_array(job, events);
+            let key = if job.array_job_id == 0 {
+                job.job_id
+            } else {
+                job.array_job_id
+            };
+            let tasks = seen.entry(key).or_default();
+            tasks.extend(&job.array_tasks);
+            if let Some(array) = self.arrays.get_mut(&job.array_job_id) {
+                for id in &job.array_tasks {
+                    array
+                        .tasks
+                        .entry(*id)
+                        .and_modify(|task| task.refresh(job))
+                        .or_insert_with(|| Task::new(job));
+                }
+            }
+        }
+        let known: Vec<u32> = self.arrays.keys().copied().collect();
+        for id in known {
+            let present = seen.remove(&id).unwrap_or_default();
+            self.observe_tasks(now_s, id, &present, events, found);
+        }
+    }
+
+    /// Lets joins in that waited for Slurm to show their tasks.
+    fn unpark(&mut self, now_s: f64, events: &mut Vec<Event>) {
+        for parked in self.agents.take_parked() {
+            if Agents::is_overdue(&parked, now_s) {
+                self.refuse_agent(
+                    &parked,
+                    "Slurm does not show this task running on this node",
+                );
+            } else {
+                self.consider_join(now_s, parked, events);
+            }
+        }
+    }
+
+    /// Whether the engine still counts on the trainer.
+    pub(super) fn is_closing(&self, trainer: TrainerId) -> bool {
+        self.engine
+            .trainers()
+            .get(&trainer)
+            .is_some_and(|known| known.state == TrainerState::Closing)
+    }
+}
+
+/// Names some tasks of an array.
+pub(super) fn tasks(array_job_id: u32, array_task_ids: Vec<u32>) -> TaskName {
+    match array_task_ids.as_slice() {
+        [array_task_id] => TaskName::Task {
+            array_job_id,
+            array_task_id: *array_task_id,
+        },
+        _ => TaskName::Tasks {
+            array_job_id,
+            array_task_ids,
+        },
+    }
+}
+
+/// When regular jobs are planned to use each node, epoch seconds.
+fn planned_uses(jobs: &[JobRecord], our_partition: &str) -> BTreeMap<String, i64> {
+    let mut planned: BTreeMap<String, i64> = BTreeMap::new();
+    for job in jobs {
+        if job.base != BaseState::Pending || job.partition == our_partition {
+            continue;
+        }
+        for node in &job.planned_nodes {
+            let start_s = planned.entry(node.clone()).or_insert(i64::MAX);
+            *start_s = job.start_time_s.min(*start_s);
+        }
+    }
+    planned
+}
+
+/// A reservation never preempts: its start ends a hole.
+fn add_reservations(planned: &mut BTreeMap<String, i64>, reservations: &[ReservationRecord]) {
+    for reservation in reservations {
+        for node in &reservation.nodes {
+            let start_s = planned.entry(node.clone()).or_insert(i64::MAX);
+            *start_s = reservation.start_time_s.min(*start_s);
+        }
+    }
+}

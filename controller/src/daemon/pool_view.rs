@@ -1,0 +1,99 @@
+//! The pool as Slurm shows it: plain idle nodes, and those with a task of ours.
+
+use std::collections::BTreeSet;
+
+use bftrainer_core::engine::{Event, LossReason};
+use bftrainer_core::node::NodeId;
+
+use super::brain::Brain;
+use super::tasks::Plan;
+use crate::slurm::NodeBase;
+
+/// A node that our worker has left on our order may be cleaned up this long
+/// before it counts as gone, seconds.
+const DEPARTURE_S: f64 = 10.0;
+
+impl Brain {
+    /// The pool: plain idle nodes, and those that run a task of ours.
+    pub(super) fn observe_pool(&mut self, now_s: f64, events: &mut Vec<Event>) {
+        self.departures
+            .retain(|_, time_s| now_s - *time_s < DEPARTURE_S);
+        let mut ours = BTreeSet::new();
+        let mut closing = BTreeSet::new();
+        for array in self.arrays.values() {
+            for task in array.tasks.values() {
+                match (&task.plan, &task.node) {
+                    (Plan::Runs { node, .. } | Plan::Leaving { node }, _) => {
+                        ours.insert(node.clone());
+                    }
+                    (_, Some(node))
+                        if array.verdict.is_some() && (task.runs() || task.completing) =>
+                    {
+                        closing.insert(node.clone());
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let lost: BTreeSet<NodeId> = events
+            .iter()
+            .filter_map(|event| match event {
+                Event::WorkerLost {
+                    node,
+                    reason: LossReason::Preempted,
+                    ..
+                } => Some(*node),
+                _ => None,
+            })
+            .collect();
+        let mut joined = Vec::new();
+        let mut left = Vec::new();
+        let mut hole_ends = Vec::new();
+        for (name, node) in &self.nodes {
+            let id = self.engine.names.intern(name);
+            let known = self.engine.pool().get(&id).filter(|_| !lost.contains(&id));
+            let in_partition = self.partition_nodes.contains(name);
+            let idle = node.base == NodeBase::Idle && !node.flagged && !node.completing;
+            let is_ours = ours.contains(name);
+            let passing = known.is_some()
+                && !node.flagged
+                && (closing.contains(name) || self.departures.contains_key(name));
+            let belongs = in_partition && (idle || is_ours || passing);
+            // A node that is being drained or reserved under our worker is expected back now.
+            let hole_end_s = if is_ours && (node.flagged || !in_partition) {
+                Some(now_s.floor())
+            } else {
+                self.planned.get(name).map(|end_s| *end_s as f64)
+            };
+            match known {
+                Some(pool_node) if belongs || is_ours => {
+                    let changed = match (pool_node.hole_end_s, hole_end_s) {
+                        (Some(old_s), Some(new_s)) => {
+                            // "Now" moves on; its first value stands.
+                            (old_s - new_s).abs() >= 1.0 && !(old_s <= now_s && new_s <= now_s)
+                        }
+                        (old, new) => old != new,
+                    };
+                    if changed {
+                        hole_ends.push((id, hole_end_s));
+                    }
+                }
+                Some(_) => left.push(id),
+                None if belongs && !lost.contains(&id) => joined.push((id, hole_end_s)),
+                None => {}
+            }
+        }
+        for id in self.engine.pool().keys() {
+            if !self.nodes.contains_key(self.engine.names.name(*id)) {
+                left.push(*id);
+            }
+        }
+        if !(joined.is_empty() && left.is_empty() && hole_ends.is_empty()) {
+            events.push(Event::Pool {
+                joined,
+                left,
+                hole_ends,
+            });
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The thread that speaks to slurmctld: looks and changes, one after the other,
+//! so that a look that is reported after a change has seen it.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Instant;
+
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::Input;
+use crate::slurm::{
+    JobRecord, JobSelection, NodeRecord, ReservationRecord, Slurm, SlurmError, TaskName, TaskUpdate,
+};
+
+/// What the thread is asked to do.
+#[derive(Debug)]
+pub enum Order {
+    /// One node and one job query.
+    Look {
+        /// Also the reservations and the partition's node list.
+        everything: bool,
+    },
+    /// A change of tasks.
+    Change(Change),
+}
+
+/// A change of tasks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// Which tasks.
+    pub tasks: TaskName,
+    /// How.
+    pub kind: ChangeKind,
+    /// What it is for; handed back with the result.
+    pub purpose: Purpose,
+}
+
+/// How tasks are changed.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ChangeKind {
+    /// Fields are updated.
+    Update(TaskUpdate),
+    /// Running or ended tasks are requeued, held.
+    RequeueHold,
+    /// Tasks are cancelled.
+    Cancel,
+}
+
+/// What a change is for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Purpose {
+    /// An array is held by the administrator and gets its accepted specification.
+    Admit,
+    /// An array is held and told why.
+    Refuse,
+    /// A task is let run on a node.
+    Place {
+        /// Where.
+        node: String,
+    },
+    /// A worker leaves its node.
+    Leave {
+        /// Where from.
+        node: String,
+    },
+    /// Tasks that nobody placed, or that did not start, are held.
+    Hold,
+    /// Tasks that ended without a verdict are queued again.
+    Revive,
+    /// A running task's time limit is moved.
+    Extend,
+    /// An ended trainer's comment, or the release of its rest.
+    Close,
+}
+
+/// What the thread reports.
+#[derive(Debug)]
+pub enum Report {
+    /// What a look saw.
+    Seen(Sight),
+    /// A look failed: nothing is known, nothing changes.
+    Blind(SlurmError),
+    /// A change's result.
+    Changed(Change, Result<(), SlurmError>),
+}
+
+/// What a look saw; `None` is unchanged or not asked for.
+#[derive(Debug, Default)]
+pub struct Sight {
+    /// All nodes.
+    pub nodes: Option<Vec<NodeRecord>>,
+    /// The jobs that matter.
+    pub jobs: Option<Vec<JobRecord>>,
+    /// Reservations that have not ended.
+    pub reservations: Option<Vec<ReservationRecord>>,
+    /// The partition's nodes.
+    pub partition_nodes: Option<Vec<String>>,
+    /// How long slurmctld took, seconds.
+    pub query_s: f64,
+}
+
+/// Starts the thread. It ends when the returned sender is dropped.
+pub fn start(
+    slurm: impl FnOnce() -> Slurm + Send + 'static,
+    partition: String,
+    inputs: UnboundedSender<Input>,
+) -> std::io::Result<mpsc::Sender<Order>> {
+    let (orders, received) = mpsc::channel();
+    thread::Builder::new()
+        .name("slurm".to_owned())
+        .spawn(move || {
+            let mut slurm = slurm();
+            for order in received {
+                let report = match order {
+                    Order::Look { everything } => match look(&mut slurm, &partition, everything) {
+                        Ok(sight) => Report::Seen(sight),
+                        Err(error) => {
+                            // What this look has seen so far must be reported again.
+                            slurm.forget();
+                            Report::Blind(error)
+                        }
+                    },
+                    Order::Change(change) => {
+                        let result = apply(&slurm, &change);
+                        Report::Changed(change, result)
+                    }
+                };
+                if inputs.send(Input::Slurm(report)).is_err() {
+                    return;
+                }
+            }
+        })?;
+    Ok(orders)
+}
+
+fn look(slurm: &mut Slurm, partition: &str, everything: bool) -> Result<Sight, SlurmError> {
+    let began = Instant::now();
+    // Nodes first: a task that starts in between is then seen running on a
+    // node that still looks idle, and not the other way round.
+    let nodes = slurm.load_nodes()?;
+    let jobs = slurm.load_jobs(&JobSelection { partition })?;
+    let mut sight = Sight {
+        nodes,
+        jobs,
+        ..Sight::default()
+    };
+    if everything {
+        sight.reservations = Some(slurm.load_reservations()?);
+        sight.partition_nodes = Some(slurm.partition_nodes(partition)?);
+    }
+    sight.query_s = began.elapsed().as_secs_f64();
+    Ok(sight)
+}
+
+fn apply(slurm: &Slurm, change: &Change) -> Result<(), SlurmError> {
+    match &change.kind {
+        ChangeKind::Update(update) => slurm.update(&change.tasks, update),
+        ChangeKind::RequeueHold => slurm.requeue_hold(&change.tasks),
+        ChangeKind::Cancel => slurm.cancel(&change.tasks),
+    }
+}

@@ -1,0 +1,270 @@
+//! What becomes of the tasks: started, lost, left, ended; and those that nobody
+//! placed.
+
+use std::collections::BTreeSet;
+
+use bftrainer_core::engine::{Event, LossReason, PlaceFault};
+use bftrainer_core::trainer::TrainerId;
+
+use super::brain::Brain;
+use super::observe::tasks;
+use super::slurm_thread::{ChangeKind, Purpose};
+use super::tasks::{Plan, Task, Turn};
+use crate::slurm::{BaseState, NodeBase, TaskUpdate, is_limit_reason};
+
+/// A task whose worker is gone and that still runs after this is found again
+/// and removed by force, seconds over KillWait.
+const GONE_S: f64 = 5.0;
+
+/// Tasks that are not as they should be.
+#[derive(Default)]
+struct Stray {
+    /// Released by somebody, or requeued by Slurm.
+    not_held: Vec<u32>,
+    /// Ended with an error that no verdict explains.
+    failed: Vec<u32>,
+    /// Whether one ended with 0 though there is no verdict.
+    completed: bool,
+}
+
+impl Brain {
+    /// What has become of an array's tasks; `present` are those that Slurm shows.
+    pub(super) fn observe_tasks(
+        &mut self,
+        now_s: f64,
+        id: u32,
+        present: &BTreeSet<u32>,
+        events: &mut Vec<Event>,
+        found: &mut Vec<Event>,
+    ) {
+        self.drop_absent_tasks(id, present, events);
+        let Some(array) = self.arrays.get(&id) else {
+            return;
+        };
+        let closing = array.verdict.is_some();
+        let all_ended = array.tasks.values().all(Task::ended);
+        if array.tasks.is_empty() || all_ended && closing {
+            self.forget_array(id, events);
+            return;
+        }
+        if array.spec().is_none() {
+            return;
+        }
+        self.take_turns(now_s, id, events);
+        if closing {
+            self.release_rest(id);
+            return;
+        }
+        let stray = self.find_strays(id, found);
+        if all_ended && stray.failed.is_empty() {
+            self.forget_array(id, events);
+            return;
+        }
+        if stray.completed {
+            // Its script ended well without our agent: so has the trainer.
+            let trainer = TrainerId(id);
+            events.push(Event::Finished {
+                trainer,
+                exit_code: 0,
+            });
+            return;
+        }
+        self.mend_strays(id, stray);
+        let max_before = self
+            .engine
+            .trainers()
+            .get(&TrainerId(id))
+            .map(|known| known.info.max_nodes);
+        if let Some(info) = self.trainer_info(id)
+            && max_before.is_some_and(|max_nodes| max_nodes != info.max_nodes)
+        {
+            events.push(Event::TrainerChanged(info));
+        }
+    }
+
+    /// A cancelled task that never ran leaves no record; others go after MinJobAge.
+    fn drop_absent_tasks(&mut self, id: u32, present: &BTreeSet<u32>, events: &mut Vec<Event>) {
+        let Some(array) = self.arrays.get_mut(&id) else {
+            return;
+        };
+        array.tasks.retain(|task_id, task| {
+            let is_present = present.contains(task_id);
+            if !is_present
+                && let Some(node) = task.plan.node()
+                && let Some(node) = self.engine.names.id(node)
+            {
+                let (trainer, reason) = (TrainerId(id), LossReason::Ended);
+                events.push(Event::WorkerLost {
+                    trainer,
+                    node,
+                    reason,
+                });
+            }
+            is_present
+        });
+    }
+
+    fn take_turns(&mut self, now_s: f64, id: u32, events: &mut Vec<Event>) {
+        let trainer = TrainerId(id);
+        let patience_s = f64::from(self.settings.kill_wait_s) + GONE_S;
+        let Some(array) = self.arrays.get_mut(&id) else {
+            return;
+        };
+        let closing = array.verdict.is_some();
+        for (task_id, task) in &mut array.tasks {
+            match task.turn(now_s, patience_s) {
+                Turn::AsAsked => {}
+                Turn::NotStarted { node: name } => events.push(Event::PlaceFailed {
+                    trainer,
+                    node: self.engine.names.intern(&name),
+                    fault: PlaceFault::Node,
+                    reason: format!("T{id}: Slurm could not start a task on {name}"),
+                }),
+                Turn::Left { node: name } => {
+                    let node = self.engine.names.intern(&name);
+                    self.departures.insert(name, now_s);
+                    events.push(Event::WorkerGone { trainer, node });
+                }
+                Turn::Lost {
+                    node: name,
+                    requeued,
+                } => {
+                    self.agents.remove((id, *task_id));
+                    let node = self.engine.names.intern(&name);
+                    let reason = if requeued {
+                        LossReason::Preempted
+                    } else {
+                        LossReason::Ended
+                    };
+                    if !closing {
+                        events.push(Event::WorkerLost {
+                            trainer,
+                            node,
+                            reason,
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    fn find_strays(&mut self, id: u32, found: &mut Vec<Event>) -> Stray {
+        let mut stray = Stray::default();
+        let Some(array) = self.arrays.get_mut(&id) else {
+            return stray;
+        };
+        for (task_id, task) in &mut array.tasks {
+            if task.plan != Plan::Rest {
+                continue;
+            }
+            if task.runs() {
+                let Some(node) = task.node.clone() else {
+                    continue;
+                };
+                let (trainer, restart_count) = (TrainerId(id), task.restart_count);
+                found.push(Event::WorkerFound {
+                    trainer,
+                    node: self.engine.names.intern(&node),
+                });
+                task.plan = Plan::Runs {
+                    node,
+                    restart_count,
+                };
+            } else if task.waits() && !task.held {
+                stray.not_held.push(*task_id);
+            } else if task.ended() && task.base == BaseState::Complete {
+                stray.completed = true;
+            } else if task.ended() && task.base == BaseState::Failed && !task.given_up {
+                stray.failed.push(*task_id);
+            }
+        }
+        stray
+    }
+
+    fn mend_strays(&mut self, id: u32, stray: Stray) {
+        if !stray.not_held.is_empty() {
+            let hold = TaskUpdate {
+                hold: Some(true),
+                ..TaskUpdate::default()
+            };
+            self.change(
+                tasks(id, stray.not_held),
+                ChangeKind::Update(hold),
+                Purpose::Hold,
+            );
+        }
+        if !stray.failed.is_empty() {
+            log::warn!(
+                "T{id}: tasks {:?} ended without a verdict, queued again",
+                stray.failed
+            );
+            self.change(
+                tasks(id, stray.failed),
+                ChangeKind::RequeueHold,
+                Purpose::Revive,
+            );
+        }
+    }
+
+    /// All tasks of an array have ended: what is known of it becomes history.
+    fn forget_array(&mut self, id: u32, events: &mut Vec<Event>) {
+        self.remember_ended(id);
+        if let Some(array) = self.arrays.remove(&id)
+            && array.spec().is_some()
+        {
+            events.push(Event::TrainerGone {
+                trainer: TrainerId(id),
+            });
+        }
+    }
+
+    /// Placements that Slurm has not carried out in time are taken back.
+    pub(super) fn observe_deadlines(&mut self, now_s: f64, events: &mut Vec<Event>) {
+        let mut late = Vec::new();
+        for (id, array) in &mut self.arrays {
+            for (task_id, task) in &mut array.tasks {
+                let Plan::Placed { node, deadline_s } = &task.plan else {
+                    continue;
+                };
+                let limited = is_limit_reason(task.wait_reason);
+                if task.waits() && (now_s > *deadline_s || limited) {
+                    late.push((*id, *task_id, node.clone(), limited));
+                    task.plan = Plan::Rest;
+                }
+            }
+        }
+        for (id, task_id, name, limited) in late {
+            let is_idle = self
+                .nodes
+                .get(&name)
+                .is_some_and(|node| node.base == NodeBase::Idle && !node.flagged);
+            let (fault, reason) = match (limited, is_idle) {
+                (true, _) => {
+                    let reason = "its tasks wait for a limit of its user, account or QOS (squeue)";
+                    (PlaceFault::Trainer, reason.to_owned())
+                }
+                (false, true) => (
+                    PlaceFault::Node,
+                    format!("T{id}: no task started on {name} in time"),
+                ),
+                (false, false) => (PlaceFault::Nobody, String::new()),
+            };
+            let (trainer, node) = (TrainerId(id), self.engine.names.intern(&name));
+            events.push(Event::PlaceFailed {
+                trainer,
+                node,
+                fault,
+                reason,
+            });
+            let hold = TaskUpdate {
+                hold: Some(true),
+                ..TaskUpdate::default()
+            };
+            self.change(
+                tasks(id, vec![task_id]),
+                ChangeKind::Update(hold),
+                Purpose::Hold,
+            );
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! Arrays and their tasks: what Slurm says of each and what was asked of it.
+//! A task is (array job id, array task id); its job id changes.
+
+use std::collections::BTreeMap;
+
+use bftrainer::spec::Spec;
+use bftrainer::wire::Progress;
+
+use crate::slurm::{BaseState, JobRecord};
+
+/// One trainer's array.
+#[derive(Clone, Debug)]
+pub struct Array {
+    /// The array job id.
+    pub id: u32,
+    /// Owner's uid.
+    pub owner_uid: u32,
+    /// Owner's name.
+    pub owner_name: String,
+    /// Account.
+    pub account: String,
+    /// Job name.
+    pub name: String,
+    /// Submission, epoch seconds.
+    pub submit_time_s: i64,
+    /// Where it was submitted.
+    pub work_dir: String,
+    /// Time limit asked for, minutes: the longest stay on one node.
+    pub stay_min: Option<u32>,
+    /// Where it is in its admission.
+    pub admission: Admission,
+    /// The exit code with which it ended.
+    pub verdict: Option<i32>,
+    /// Its tasks.
+    pub tasks: BTreeMap<u32, Task>,
+    /// The newest progress line.
+    pub progress: Progress,
+    /// When that came, epoch seconds.
+    pub progress_at_s: f64,
+    /// Node-seconds in which ranks ran.
+    pub harvested_node_s: f64,
+}
+
+/// How far an array's admission is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Admission {
+    /// Slurm was asked to hold it and to keep the specification.
+    Asked(Spec),
+    /// It takes part.
+    Admitted(Spec),
+    /// It does not, with the reason.
+    Refused(String),
+}
+
+/// One task as Slurm last reported it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Task {
+    /// Its own job id.
+    pub job_id: u32,
+    /// Base state.
+    pub base: BaseState,
+    /// Cleaning up.
+    pub completing: bool,
+    /// Other flags.
+    pub flagged: bool,
+    /// Held.
+    pub held: bool,
+    /// The node it runs on or ran on last.
+    pub node: Option<String>,
+    /// Start, epoch seconds.
+    pub start_time_s: i64,
+    /// End by its limit, epoch seconds.
+    pub end_time_s: i64,
+    /// Time limit, minutes.
+    pub limit_min: Option<u32>,
+    /// Restarts.
+    pub restart_count: u32,
+    /// Slurm's number for why it waits.
+    pub wait_reason: u32,
+    /// What was asked of it.
+    pub plan: Plan,
+    /// The node that it left last and when, epoch seconds.
+    pub left: Option<(String, f64)>,
+    /// It has ended and Slurm won't queue it again.
+    pub given_up: bool,
+}
+
+/// What has become of what was asked of a task.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Turn {
+    /// As asked, or nothing yet.
+    AsAsked,
+    /// It was to start on the node but is held: its launch failed, or somebody
+    /// held it.
+    NotStarted {
+        /// Where.
+        node: String,
+    },
+    /// It has left the node as told.
+    Left {
+        /// Where from.
+        node: String,
+    },
+    /// It is no longer on the node, though nobody told it to leave.
+    Lost {
+        /// Where from.
+        node: String,
+        /// Whether Slurm has queued it again.
+        requeued: bool,
+    },
+}
+
+/// What was asked of a task.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Plan {
+    /// Nothing: it waits, held.
+    Rest,
+    /// To run on a node; Slurm has not answered.
+    Placing {
+        /// Where.
+        node: String,
+    },
+    /// To run on a node; Slurm has agreed.
+    Placed {
+        /// Where.
+        node: String,
+        /// To be held again when it has not started by then, epoch seconds.
+        deadline_s: f64,
+    },
+    /// It runs there.
+    Runs {
+        /// Where.
+        node: String,
+        /// In which of its runs.
+        restart_count: u32,
+    },
+    /// It was told to leave the node.
+    Leaving {
+        /// Where from.
+        node: String,
+    },
+    /// Its worker is gone though Slurm may not show it yet.
+    Gone {
+        /// In which of its runs.
+        restart_count: u32,
+        /// Since when, epoch seconds.
+        since_s: f64,
+    },
+}
+
+impl Plan {
+    /// The node on which a worker is wanted or runs.
+    pub fn node(&self) -> Option<&str> {
+        match self {
+            Plan::Placing { node }
+            | Plan::Placed { node, .. }
+            | Plan::Runs { node, .. }
+            | Plan::Leaving { node } => Some(node),
+            Plan::Rest | Plan::Gone { .. } => None,
+        }
+    }
+}
+
+impl Task {
+    /// The task in `record`, before anything was asked of it.
+    pub fn new(record: &JobRecord) -> Self {
+        let mut task = Task {
+            job_id: record.job_id,
+            base: record.base,
+            completing: false,
+            flagged: false,
+            held: false,
+            node: None,
+            start_time_s: 0,
+            end_time_s: 0,
+            limit_min: None,
+            restart_count: 0,
+            wait_reason: 0,
+            plan: Plan::Rest,
+            left: None,
+            given_up: false,
+        };
+        task.refresh(record);
+        task
+    }
+
+    /// Takes over what Slurm says now.
+    pub fn refresh(&mut self, record: &JobRecord) {
+        self.job_id = record.job_id;
+        self.base = record.base;
+        self.completing = record.completing;
+        self.flagged = record.flagged;
+        self.held = record.priority == 0;
+        self.node = record.nodes.first().cloned();
+        self.start_time_s = record.start_time_s;
+        self.end_time_s = record.end_time_s;
+        self.limit_min = record.limit_min;
+        self.restart_count = record.restart_count;
+        self.wait_reason = record.wait_reason;
+    }
+
+    /// Compares what was asked with what Slurm shows at `now_s`; the plan then
+    /// is what still stands. A worker that is gone for Slurm's eyes too after
+    /// `patience_s` counts as found again.
+    pub fn turn(&mut self, now_s: f64, patience_s: f64) -> Turn {
+        let runs_on = |node: &str| self.runs() && self.node.as_deref() == Some(node);
+        match self.plan.clone() {
+            Plan::Rest => Turn::AsAsked,
+            Plan::Placing { node } | Plan::Placed { node, .. } if runs_on(&node) => {
+                let restart_count = self.restart_count;
+                self.plan = Plan::Runs {
+                    node,
+                    restart_count,
+                };
+                Turn::AsAsked
+            }
+            Plan::Placing { .. } => Turn::AsAsked,
+            Plan::Placed { .. } if self.waits() && !self.held => Turn::AsAsked,
+            Plan::Placed { node, .. } if self.waits() => {
+                self.plan = Plan::Rest;
+                Turn::NotStarted { node }
+            }
+            Plan::Runs {
+                node,
+                restart_count,
+            } if runs_on(&node) && self.restart_count == restart_count => Turn::AsAsked,
+            Plan::Placed { node, .. } | Plan::Runs { node, .. } => {
+                self.leave(&node, now_s);
+                let requeued = self.base == BaseState::Pending;
+                Turn::Lost { node, requeued }
+            }
+            Plan::Leaving { .. } if self.runs() => Turn::AsAsked,
+            Plan::Leaving { node } => {
+                self.leave(&node, now_s);
+                Turn::Left { node }
+            }
+            Plan::Gone {
+                restart_count,
+                since_s,
+            } => {
+                let same_run = self.runs() && self.restart_count == restart_count;
+                if !same_run || now_s - since_s > patience_s {
+                    self.plan = Plan::Rest;
+                }
+                Turn::AsAsked
+            }
+        }
+    }
+
+    fn leave(&mut self, node: &str, now_s: f64) {
+        self.plan = Plan::Rest;
+        self.left = Some((node.to_owned(), now_s));
+    }
+
+    /// Whether it runs now.
+    pub fn runs(&self) -> bool {
+        self.base == BaseState::Running && !self.completing
+    }
+
+    /// Whether it waits and nothing else.
+    pub fn waits(&self) -> bool {
+        self.base == BaseState::Pending && !self.completing && !self.flagged
+    }
+
+    /// Whether it has ended for good.
+    pub fn ended(&self) -> bool {
+        !self.completing
+            && matches!(
+                self.base,
+                BaseState::Complete | BaseState::Cancelled | BaseState::Failed
+            )
+    }
+}
+
+impl Array {
+    /// The array in `record`, with no tasks yet.
+    pub fn new(record: &JobRecord, admission: Admission, verdict: Option<i32>) -> Self {
+        Array {
+            id: record.array_job_id,
+            owner_uid: record.user_id,
+            owner_name: record.user_name.clone(),
+            account: record.account.clone(),
+            name: record.name.clone(),
+            submit_time_s: record.submit_time_s,
+            work_dir: record.work_dir.clone(),
+            stay_min: record.limit_min,
+            admission,
+            verdict,
+            tasks: BTreeMap::new(),
+            progress: Progress::default(),
+            progress_at_s: 0.0,
+            harvested_node_s: 0.0,
+        }
+    }
+
+    /// The specification when the array takes part.
+    pub fn spec(&self) -> Option<&Spec> {
+        match &self.admission {
+            Admission::Admitted(spec) => Some(spec),
+            Admission::Asked(_) | Admission::Refused(_) => None,
+        }
+    }
+
+    /// Tasks that have not ended.
+    pub fn open_tasks(&self) -> u32 {
+        self.tasks.values().filter(|task| !task.ended()).count() as u32
+    }
+
+    /// The task whose worker is, or shall be, on `node`.
+    pub fn task_on(&self, node: &str) -> Option<u32> {
+        self.tasks
+            .iter()
+            .find(|(_, task)| task.plan.node() == Some(node))
+            .map(|(id, _)| *id)
+    }
+}
