@@ -16,3 +16,5 @@ pub mod net;
 pub mod slurm;
 #[cfg(feature = "slurm")]
 pub mod slurm_conf;
+#[cfg(feature = "slurm")]
+pub mod store;
