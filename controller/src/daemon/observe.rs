@@ -62,6 +62,11 @@ impl Brain {
         found: &mut Vec<Event>,
     ) {
         let mut seen: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+        // Tasks that were touched have records of their own.
+        let mut sizes: BTreeMap<u32, u32> = BTreeMap::new();
+        for job in jobs {
+            *sizes.entry(job.array_job_id).or_default() += job.array_tasks.len() as u32;
+        }
         self.plain_jobs = 0;
         for job in jobs {
             let tagged = job.comment.starts_with(COMMENT_PREFIX)
@@ -80,16 +85,15 @@ impl Brain {
                 self.plain_jobs += 1;
                 continue;
             }
-            self.observe_array(job, events);
-            let key = if job.array_job_id == 0 {
-                job.job_id
-            } else {
-                job.array_job_id
+            self.observe_array(job, sizes[&job.array_job_id], events);
+            // A job that is no array is shown as one task, with why it is refused.
+            let (key, ids) = match job.array_job_id {
+                0 => (job.job_id, vec![0]),
+                array_job_id => (array_job_id, job.array_tasks.clone()),
             };
-            let tasks = seen.entry(key).or_default();
-            tasks.extend(&job.array_tasks);
-            if let Some(array) = self.arrays.get_mut(&job.array_job_id) {
-                for id in &job.array_tasks {
+            seen.entry(key).or_default().extend(&ids);
+            if let Some(array) = self.arrays.get_mut(&key) {
+                for id in &ids {
                     array
                         .tasks
                         .entry(*id)
