@@ -43,11 +43,12 @@ impl Brain {
         };
         let closing = array.verdict.is_some();
         let all_ended = array.tasks.values().all(Task::ended);
-        if array.tasks.is_empty() || all_ended && closing {
+        let takes_part = array.spec().is_some();
+        if array.tasks.is_empty() || all_ended && (closing || !takes_part) {
             self.forget_array(id, events);
             return;
         }
-        if array.spec().is_none() {
+        if !takes_part {
             return;
         }
         self.take_turns(now_s, id, events);
@@ -208,14 +209,13 @@ impl Brain {
 
     /// All tasks of an array have ended: what is known of it becomes history.
     fn forget_array(&mut self, id: u32, events: &mut Vec<Event>) {
-        self.remember_ended(id);
-        if let Some(array) = self.arrays.remove(&id)
-            && array.spec().is_some()
-        {
+        if self.arrays.get(&id).is_some_and(|it| it.spec().is_some()) {
+            self.remember_ended(id);
             events.push(Event::TrainerGone {
                 trainer: TrainerId(id),
             });
         }
+        self.arrays.remove(&id);
     }
 
     /// Placements that Slurm has not carried out in time are taken back.
