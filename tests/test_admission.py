@@ -59,6 +59,8 @@ class Held(ClusterTest):
                 self.assert_held(job, part)
                 self.assertEqual(rows[job]["state"], "REFUSED")
                 self.assertIn(part, rows[job]["reason"])
+        self.cluster.ok("scancel", *jobs)
+        self.wait_for(lambda: self.cluster.bftrainer("queue") == [], "the cancelled ones are gone")
 
     def assert_held(self, job, part):
         def is_held():
