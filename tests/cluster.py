@@ -197,7 +197,7 @@ class Cluster:
             parts.append("$ {}\n{}".format(" ".join(command), said))
         logs = sorted(glob.glob("{}/*.out".format(folder)))
         logs += sorted(glob.glob("{}/.bftrainer-*/rank0.log".format(folder)))
-        for path in [self.dir / "log/bftrainerd.log", *logs]:
+        for path in [self.dir / "log/bftrainerd.log", self.dir / "log/slurmctld.log", *logs]:
             try:
                 text = pathlib.Path(path).read_text(errors="replace")
             except OSError as error:
