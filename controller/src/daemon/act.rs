@@ -94,6 +94,8 @@ impl Brain {
             return;
         };
         log::debug!("T{id}_{task_id} leaves {name}: {reason}");
+        // An agent may say hello before a look shows its task running.
+        let has_agent = self.agents.get((id, task_id)).is_some();
         let Some(task) = self
             .arrays
             .get_mut(&id)
@@ -101,7 +103,9 @@ impl Brain {
         else {
             return;
         };
-        let waits = matches!(task.plan, Plan::Placing { .. } | Plan::Placed { .. }) && !task.runs();
+        let waits = matches!(task.plan, Plan::Placing { .. } | Plan::Placed { .. })
+            && !task.runs()
+            && !has_agent;
         task.plan = Plan::Leaving { node: name.clone() };
         self.accounting.leave_ordered(&name, now_s);
         let kind = if waits {

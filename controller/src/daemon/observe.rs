@@ -41,6 +41,8 @@ impl Brain {
         if let Some(jobs) = sight.jobs {
             self.planned_by_jobs = planned_uses(&jobs, &self.config.partition);
             self.observe_jobs(now_s, &jobs, events, &mut found);
+        } else {
+            self.observe_time(now_s, events, &mut found);
         }
         self.planned = self.planned_by_jobs.clone();
         add_reservations(&mut self.planned, &self.reservations);
@@ -106,6 +108,18 @@ impl Brain {
         let known: Vec<u32> = self.arrays.keys().copied().collect();
         for id in known {
             let present = seen.remove(&id).unwrap_or_default();
+            self.observe_tasks(now_s, id, &present, events, found);
+        }
+    }
+
+    /// No job has changed, but time has passed.
+    fn observe_time(&mut self, now_s: f64, events: &mut Vec<Event>, found: &mut Vec<Event>) {
+        let known: Vec<(u32, BTreeSet<u32>)> = self
+            .arrays
+            .iter()
+            .map(|(id, array)| (*id, array.tasks.keys().copied().collect()))
+            .collect();
+        for (id, present) in known {
             self.observe_tasks(now_s, id, &present, events, found);
         }
     }
