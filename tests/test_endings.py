@@ -159,8 +159,8 @@ class Cancelling(ClusterTest):
             if task["NodeList"] == row["node_list"][1]
         ]
         self.cluster.ok("scancel", "{}_{}".format(trainer, running[0]))
-        row = self.wait_trains(trainer, 3, after=row)
-        self.assertEqual(row["open_tasks"], 3)
+        self.wait_trains(trainer, 3, after=row)
+        self.wait_for(lambda: self.show(trainer)["open_tasks"] == 3, "three tasks are left")
         self.end()
         self.wait_for(lambda: self.cluster.bftrainer("queue") == [], "it has left the queue")
         states = sorted(self.cluster.states(trainer).values())
