@@ -10,6 +10,7 @@ ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED"
          "OUT_OF_MEMORY", "BOOT_FAIL")
 
 WAVE_S = 43.0  # From one large job to the next.
+SMALL_EVERY_S = 13.0  # On average.
 LAST_SMALL_S = 25.0  # Before the end no more small jobs come.
 
 # `at_s` after the workload's start; `limit_min` is what the user asks for, `run_s` what it takes.
@@ -30,7 +31,7 @@ def requests(seconds, seed=SEED):
                 limit_min=chance.choice([1, 1, 2]),
             )
         )
-        at_s += chance.expovariate(1 / 8.0)
+        at_s += chance.expovariate(1 / SMALL_EVERY_S)
     wave_s = 9.0
     while wave_s + WAVE_S <= seconds:
         # The long one, and three seconds later the one that must wait for it.
