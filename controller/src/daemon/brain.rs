@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::mpsc::Sender;
 
-use bftrainer_core::engine::{Decision, Engine, Event};
+use bftrainer_core::engine::{Decision, Engine, EngineConfig, Event};
 use bftrainer_core::trainer::TrainerId;
 
 use super::Input;
@@ -93,9 +93,13 @@ impl Brain {
         store: Store,
         memory: Memory,
     ) -> Self {
-        let engine = Engine::new(config.engine.clone());
+        let engine = EngineConfig {
+            plan_grid_s: f64::from(settings.backfill_resolution_s),
+            plan_wait_s: f64::from(settings.backfill_interval_s),
+            ..config.engine.clone()
+        };
         Brain {
-            engine,
+            engine: Engine::new(engine),
             settings,
             arrays: BTreeMap::new(),
             agents: Agents::new(config.heartbeat_s),

@@ -106,9 +106,12 @@ impl Brain {
         result: Result<(), SlurmError>,
         events: &mut Vec<Event>,
     ) {
-        let planned = self.planned.contains_key(&node);
+        // While a regular job waits, Slurm's main scheduler starts nothing in a lower
+        // partition on the same nodes, planned or not: only backfill does.
         let backfill_s = f64::from(self.settings.backfill_interval_s);
-        let patience_s = self.config.place_timeout_s + if planned { backfill_s } else { 0.0 };
+        let waits_for_backfill = !self.planned.is_empty();
+        let patience_s =
+            self.config.place_timeout_s + if waits_for_backfill { backfill_s } else { 0.0 };
         let Some(task) = self
             .arrays
             .get_mut(&id)

@@ -220,6 +220,7 @@ impl Brain {
 
     /// Placements that Slurm has not carried out in time are taken back.
     pub(super) fn observe_deadlines(&mut self, now_s: f64, events: &mut Vec<Event>) {
+        let grid_s = i64::from(self.settings.backfill_resolution_s).max(1);
         let mut late = Vec::new();
         for (id, array) in &mut self.arrays {
             for (task_id, task) in &mut array.tasks {
@@ -227,7 +228,13 @@ impl Brain {
                     continue;
                 };
                 let limited = is_limit_reason(task.wait_reason);
-                if task.waits() && (now_s > *deadline_s || limited) {
+                // Left released, it would also keep its array's other tasks from
+                // being looked at: Slurm skips an array after one task in vain.
+                let fits = self.planned.get(node).is_none_or(|end_s| {
+                    let limit_s = f64::from(task.limit_min.unwrap_or(0)) * 60.0;
+                    now_s + limit_s < (end_s / grid_s * grid_s) as f64
+                });
+                if task.waits() && (now_s > *deadline_s || limited || !fits) {
                     late.push((*id, *task_id, node.clone(), limited));
                     task.plan = Plan::Rest;
                 }
@@ -243,11 +250,12 @@ impl Brain {
                     let reason = "its tasks wait for a limit of its user, account or QOS (squeue)";
                     (PlaceFault::Trainer, reason.to_owned())
                 }
-                (false, true) => (
+                // Where a job is planned, waiting for backfill says nothing of the node.
+                (false, true) if self.planned.is_empty() => (
                     PlaceFault::Node,
                     format!("T{id}: no task started on {name} in time"),
                 ),
-                (false, false) => (PlaceFault::Nobody, String::new()),
+                (false, _) => (PlaceFault::Nobody, String::new()),
             };
             let (trainer, node) = (TrainerId(id), self.engine.names.intern(&name));
             events.push(Event::PlaceFailed {
