@@ -132,6 +132,7 @@ impl Brain {
                     self.agents.remove((id, *task_id));
                     let node = self.engine.names.intern(&name);
                     let reason = if requeued {
+                        self.taken.insert(name, now_s);
                         LossReason::Preempted
                     } else {
                         LossReason::Ended
@@ -228,13 +229,16 @@ impl Brain {
                     continue;
                 };
                 let limited = is_limit_reason(task.wait_reason);
-                // Left released, it would also keep its array's other tasks from
-                // being looked at: Slurm skips an array after one task in vain.
+                // A task that can't start is held at once: Slurm skips the rest of an
+                // array after one of its tasks was looked at in vain.
+                let is_taken = self.nodes.get(node).is_none_or(|node| {
+                    node.flagged || node.base != NodeBase::Idle && !node.completing
+                });
                 let fits = self.planned.get(node).is_none_or(|end_s| {
                     let limit_s = f64::from(task.limit_min.unwrap_or(0)) * 60.0;
                     now_s + limit_s < (end_s / grid_s * grid_s) as f64
                 });
-                if task.waits() && (now_s > *deadline_s || limited || !fits) {
+                if task.waits() && (now_s > *deadline_s || limited || is_taken || !fits) {
                     late.push((*id, *task_id, node.clone(), limited));
                     task.plan = Plan::Rest;
                 }

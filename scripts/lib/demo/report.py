@@ -151,7 +151,7 @@ def table(measured, workload, trainers, shown):
         "",
         "Over the {:.0f} s of the workload, in node-seconds:".format(measured.end_s - measured.start_s),
         "  idle       {:>6.0f}   left by the regular jobs".format(shown["idle_node_s"]),
-        "  usable     {:>6.0f}   of these, without a planned end or with one a minute away".format(shown["usable_node_s"]),
+        "  usable     {:>6.0f}   of these: no planned end, or one a minute away when it was taken".format(shown["usable_node_s"]),
         "  harvested  {:>6.0f}   ranks running: {:.1f} % of the usable".format(
             shown["harvested_node_s"], 100 * shown["harvested_share"]
         ),

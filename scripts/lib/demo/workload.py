@@ -9,8 +9,8 @@ SEED = 2021
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "DEADLINE",
          "OUT_OF_MEMORY", "BOOT_FAIL")
 
-WAVE_S = 43.0  # From one large job to the next.
-SMALL_EVERY_S = 13.0  # On average.
+WAVE_S = 57.0  # From one large job to the next.
+SMALL_EVERY_S = 15.0  # On average.
 LAST_SMALL_S = 25.0  # Before the end no more small jobs come.
 
 # `at_s` after the workload's start; `limit_min` is what the user asks for, `run_s` what it takes.
@@ -32,10 +32,10 @@ def requests(seconds, seed=SEED):
             )
         )
         at_s += chance.expovariate(1 / SMALL_EVERY_S)
-    wave_s = 9.0
-    while wave_s + WAVE_S <= seconds:
+    wave_s = 8.0
+    while wave_s + WAVE_S - 5 <= seconds:
         # The long one, and three seconds later the one that must wait for it.
-        found.append(Request(wave_s, 2, round(chance.uniform(26, 32), 1), 2))
+        found.append(Request(wave_s, 2, round(chance.uniform(35, 40), 1), 2))
         found.append(Request(wave_s + 3, chance.choice([7, 8]), round(chance.uniform(7, 10), 1), 1))
         wave_s += WAVE_S
     return sorted(found)
