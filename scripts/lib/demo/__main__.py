@@ -164,7 +164,8 @@ class Demo:
             if job.partition == "batch" and job.state in ("RUNNING", "COMPLETING", "CONFIGURING")
             for node in job.nodes
         }
-        self.measured.sample(passed_s, len(NODES) - len(busy), sum(len(t.nodes_held) for t in self.trainers))
+        if self.measured.end_s is None:
+            self.measured.sample(passed_s, len(NODES) - len(busy), self.trainers)
         self.screen.show(now_s, column, self.workload, self.trainers)
 
     def await_trainers(self):

@@ -1,5 +1,6 @@
 """The figures of a demo: as JSON (SCHEMA "bftrainer.demo/1"), as a table, and what is wrong with them."""
 
+from cluster import NODES
 from trainers import DEVICE_MS_PER_SAMPLE
 
 LEAST_SHARE = 0.80  # Of the usable node-seconds.
@@ -22,10 +23,13 @@ class Measured:
         self.sampled_idle_node_s = 0.0
         self.sampled_task_node_s = 0.0
         self.device_s = 0.0
+        self.least_wanted_nodes = None
 
-    def sample(self, passed_s, idle_nodes, task_nodes):
+    def sample(self, passed_s, idle_nodes, trainers):
         self.sampled_idle_node_s += passed_s * idle_nodes
-        self.sampled_task_node_s += passed_s * task_nodes
+        self.sampled_task_node_s += passed_s * sum(len(trainer.nodes_held) for trainer in trainers)
+        wanted = sum(trainer.wanted_nodes() for trainer in trainers)
+        self.least_wanted_nodes = min(wanted, self.least_wanted_nodes or wanted)
 
     def finish(self, end_s, trainers):
         self.end_s = end_s
@@ -123,8 +127,15 @@ def trainer_problems(trainer):
 
 
 def plausibility_problems(measured):
-    """The controller's own count must agree with what Slurm and the training programs show."""
+    """The controller's own count must agree with what Slurm and the training programs show, and
+    mean something: there must always have been trainers for all nodes."""
     found = []
+    if measured.least_wanted_nodes < len(NODES):
+        found.append(
+            "trainers ended before the workload did: those left could use only {} nodes".format(
+                measured.least_wanted_nodes
+            )
+        )
     counted = measured.node_s
     gap = abs(counted["idle_node_s"] - measured.sampled_idle_node_s)
     if gap > LARGEST_DISAGREEMENT * measured.sampled_idle_node_s:

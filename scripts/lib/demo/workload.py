@@ -10,8 +10,8 @@ ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED"
          "OUT_OF_MEMORY", "BOOT_FAIL")
 
 WAVE_S = 57.0  # From one large job to the next.
-SMALL_EVERY_S = 15.0  # On average.
-LAST_SMALL_S = 25.0  # Before the end no more small jobs come.
+SMALL_EVERY_S = 16.0  # On average.
+LAST_SMALL_S = 20.0  # Before the end no more small jobs come.
 
 # `at_s` after the workload's start; `limit_min` is what the user asks for, `run_s` what it takes.
 Request = namedtuple("Request", "at_s nodes run_s limit_min")
@@ -26,8 +26,8 @@ def requests(seconds, seed=SEED):
         found.append(
             Request(
                 at_s,
-                nodes=chance.choices([1, 2, 3], weights=[5, 4, 2])[0],
-                run_s=round(chance.uniform(5, 20), 1),
+                nodes=chance.choices([1, 2, 3], weights=[6, 3, 1])[0],
+                run_s=round(min(chance.uniform(6, 34), seconds - at_s), 1),
                 limit_min=chance.choice([1, 1, 2]),
             )
         )
