@@ -138,6 +138,21 @@ async fn a_newer_generation_in_the_control_folder_stops_the_ranks_at_once() {
 }
 
 #[tokio::test]
+async fn a_finished_rank_0_of_an_older_generation_ends_nothing() {
+    let stage = Stage::set().await;
+    let (_task, mut agent) = stage.task(WAITS).await;
+    running(&stage, &mut agent, 3).await;
+    std::fs::write(stage.dir.control("generation"), "4\n").unwrap();
+    std::fs::write(stage.dir.path().join("go"), "0").unwrap();
+    let newest_generation = 4;
+    assert_eq!(
+        agent.stopped(3).await,
+        Outcome::Fenced { newest_generation }
+    );
+    assert!(!stage.dir.control("finished").exists());
+}
+
+#[tokio::test]
 async fn a_generation_below_the_control_folders_does_not_start() {
     let stage = Stage::set().await;
     stage.dir.make_control(SUBMIT_TIME_S, 9);

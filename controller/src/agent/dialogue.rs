@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::departure::{Cause, Departure};
 use super::generation::Generation;
+use super::keeper::PREEMPTED;
 use super::link::Event;
 use super::log::say;
 use super::ports::free_port;
@@ -105,6 +106,10 @@ impl Session {
                     self.record_verdict(exit_code).await;
                 }
                 return Some(u8::try_from(exit_code).unwrap_or(1));
+            }
+            ToAgent::Ended => {
+                say!("Slurm is ending this task");
+                return Some(PREEMPTED);
             }
             // The reason follows as the connection's end.
             ToAgent::Refused { .. } => {

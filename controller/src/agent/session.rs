@@ -242,8 +242,17 @@ impl Session {
         if let Some(tee) = self.tee.take() {
             tee.drained(DRAIN_WITHIN).await;
         }
+        let mut outcome = outcome;
         if outcome == Outcome::Exited && start.node_rank == 0 {
-            self.record_verdict(0).await;
+            // A node that was cut off does not end its successors' trainer.
+            let folder = self.folder.clone();
+            let read = tokio::task::spawn_blocking(move || folder.generation()).await;
+            match read {
+                Ok(newest_generation) if newest_generation > start.generation => {
+                    outcome = Outcome::Fenced { newest_generation };
+                }
+                _ => self.record_verdict(0).await,
+            }
         }
         say!("generation {}: {}", start.generation, in_words(&outcome));
         self.alone_since = Instant::now();

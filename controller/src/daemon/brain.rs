@@ -260,9 +260,9 @@ impl Brain {
         events.push(Event::PoolDoubted);
     }
 
-    /// Whether the look that is being reported was begun after the last doubt.
-    pub(super) fn look_began_after_doubt(&self) -> bool {
-        self.last_look_s > self.doubted_at_s
+    /// Whether the look that is being reported was begun after `time_s`.
+    pub(super) fn look_began_after(&self, time_s: f64) -> bool {
+        self.last_look_s > time_s
     }
 
     /// When the next look may be, epoch seconds: each `poll_interval_s`, at once
