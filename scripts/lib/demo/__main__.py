@@ -11,7 +11,7 @@ import time
 
 import report
 import screen as screens
-from cluster import NODES, Cluster, DemoError
+from cluster import ACTIVE, NODES, Cluster, DemoError
 from trainers import SIZES, Trainer
 from workload import Workload
 
@@ -161,7 +161,7 @@ class Demo:
         busy = {
             node
             for job in slurm_jobs
-            if job.partition == "batch" and job.state in ("RUNNING", "COMPLETING", "CONFIGURING")
+            if job.partition == "batch" and job.state in ACTIVE
             for node in job.nodes
         }
         if self.measured.end_s is None:

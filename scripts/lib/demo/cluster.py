@@ -13,6 +13,18 @@ NODES = ["n{}".format(i) for i in range(1, 9)]
 Job = namedtuple("Job", "id array task state partition nodes reason")
 
 SQUEUE_FORMAT = "%A|%F|%K|%T|%P|%N|%r"
+ACTIVE = ("RUNNING", "COMPLETING", "CONFIGURING")
+ENDED = (
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "TIMEOUT",
+)
 BAD_NODE_STATES = ("drain", "down", "fail", "unk", "no_respond")
 
 

@@ -1,7 +1,7 @@
 """The figures of a demo: as JSON (SCHEMA "bftrainer.demo/1"), as a table, and what is wrong with them."""
 
 from cluster import NODES
-from trainers import DEVICE_MS_PER_SAMPLE
+from trainers import DEVICE_MS_PER_SAMPLE, SIZES
 
 LEAST_SHARE = 0.80  # Of the usable node-seconds.
 LARGEST_LOSS_DIFFERENCE = 1e-6
@@ -23,13 +23,13 @@ class Measured:
         self.sampled_idle_node_s = 0.0
         self.sampled_task_node_s = 0.0
         self.device_s = 0.0
-        self.least_wanted_nodes = None
+        self.least_wanted_nodes = sum(size.max_nodes for size in SIZES)
 
     def sample(self, passed_s, idle_nodes, trainers):
         self.sampled_idle_node_s += passed_s * idle_nodes
         self.sampled_task_node_s += passed_s * sum(len(trainer.nodes_held) for trainer in trainers)
         wanted = sum(trainer.wanted_nodes() for trainer in trainers)
-        self.least_wanted_nodes = min(wanted, self.least_wanted_nodes or wanted)
+        self.least_wanted_nodes = min(wanted, self.least_wanted_nodes)
 
     def finish(self, end_s, trainers):
         self.end_s = end_s

@@ -4,7 +4,7 @@ redrawn, elsewhere a line every ten seconds. And the same picture at the end."""
 import shutil
 import sys
 
-from cluster import NODES
+from cluster import ACTIVE, NODES
 
 PLAIN_EVERY_S = 10.0
 REGULAR, STARTING, IDLE = "#", "+", "."
@@ -80,14 +80,14 @@ def column(slurm_jobs, node_rows, trainers):
             training = row["use"] == "training"
             marks[row["node"]] = numbers[row["jobid"]] if training else STARTING
     for job in slurm_jobs:
-        if job.partition == "batch" and job.state in ("RUNNING", "COMPLETING", "CONFIGURING"):
+        if job.partition == "batch" and job.state in ACTIVE:
             marks.update(dict.fromkeys(job.nodes, REGULAR))
     return "".join(marks[node] for node in NODES)
 
 
 def jobs_text(workload):
     states = [job.state for job in workload.jobs]
-    running = sum(state in ("RUNNING", "COMPLETING", "CONFIGURING") for state in states)
+    running = sum(state in ACTIVE for state in states)
     waiting = states.count("PENDING")
     return "regular jobs: {} ended, {} running, {} waiting".format(
         len(states) - running - waiting, running, waiting

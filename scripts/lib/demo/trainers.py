@@ -5,6 +5,8 @@ import os
 import subprocess
 from collections import namedtuple
 
+from cluster import ACTIVE, ENDED
+
 DEVICE_MS_PER_SAMPLE = 8.0
 ROWS_PER_EPOCH = 1500  # Of examples/digits/train.py.
 
@@ -71,7 +73,7 @@ class Trainer:
         for job in slurm_jobs:
             if job.array == self.array and job.task is not None:
                 self.task_states[job.task] = job.state
-                if job.state == "RUNNING":
+                if job.state in ACTIVE:
                     self.nodes_held += job.nodes
             elif job.id == self.follower:
                 self.follower_state = job.state
@@ -81,13 +83,16 @@ class Trainer:
 
     def wanted_nodes(self):
         """The most that it could use now."""
-        return 0 if self.row.get("state") == "CLOSING" or self.done() else self.size.max_nodes
+        ends = self.row.get("state") == "CLOSING" or self.array_ended()
+        return 0 if ends else self.size.max_nodes
+
+    def array_ended(self):
+        states = self.task_states.values()
+        return bool(states) and all(state in ENDED for state in states)
 
     def done(self):
         """Whether nothing more will happen to the array and its follower."""
-        ended = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
-        array_ended = self.task_states and all(state in ended for state in self.task_states.values())
-        return bool(array_ended) and self.follower_state in ended
+        return self.array_ended() and self.follower_state in ENDED
 
     def state(self):
         """The array's state: its tasks' when they agree, else the odd one out."""

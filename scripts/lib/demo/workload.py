@@ -5,10 +5,9 @@ import os
 import random
 from collections import namedtuple
 
-SEED = 2021
-ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "DEADLINE",
-         "OUT_OF_MEMORY", "BOOT_FAIL")
+from cluster import ENDED
 
+SEED = 2021
 WAVE_S = 57.0  # From one large job to the next.
 SMALL_EVERY_S = 16.0  # On average.
 LAST_SMALL_S = 20.0  # Before the end no more small jobs come.
