@@ -218,6 +218,8 @@ impl Engine {
         let Some(known) = self.trainers.get_mut(&trainer) else {
             return;
         };
+        // Time in which nodes are awaited is no part of what a restart costs.
+        let restart_began = known.restart_began.take();
         if roster.ready.is_empty() {
             known.assembling_since_s = None;
             return;
@@ -239,9 +241,7 @@ impl Engine {
         known.assembling_since_s = None;
         known.blocked_reason = None;
         known.starts += 1;
-        if known.restart_began.is_none() {
-            known.restart_began = Some((now_s, known.samples));
-        }
+        known.restart_began = restart_began.or(Some((now_s, known.samples)));
         let run = Run {
             number: known.generation,
             members: roster.ready.clone(),
@@ -307,16 +307,15 @@ impl Engine {
             .max_stay_s
             .unwrap_or(f64::INFINITY)
             .min(self.config.lease_s);
-        let vacant: Vec<(NodeId, f64)> = self
+        let mut vacant: Vec<(NodeId, f64)> = self
             .pool
             .iter()
             .filter(|(_, node)| node.assigned == Some(trainer) && node.worker.is_none())
-            .take(most)
-            .map(|(id, node)| {
-                let hole_s = node.hole_end_s.map_or(f64::INFINITY, |end_s| end_s - now_s);
-                (*id, hole_s.min(stay_s))
-            })
+            .map(|(id, node)| (*id, self.room_s(node, now_s).min(stay_s)))
             .collect();
+        // The first one goes where it may stay longest.
+        vacant.sort_by(|(_, a_s), (_, b_s)| b_s.total_cmp(a_s));
+        vacant.truncate(most);
         for (node, limit_s) in vacant {
             if let Some(pool_node) = self.pool.get_mut(&node) {
                 pool_node.worker = Some(Worker {

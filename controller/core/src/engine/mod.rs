@@ -33,6 +33,12 @@ pub struct EngineConfig {
     pub min_trainers: usize,
     /// Free nodes with a shorter planned stay are left alone.
     pub min_hole_s: f64,
+    /// Slurm's backfill takes planned ends as rounded down to a multiple of this
+    /// (bf_resolution); 0 takes them as they are.
+    pub plan_grid_s: f64,
+    /// A placement on a node with a planned end waits up to this long for Slurm's
+    /// next backfill cycle (bf_interval).
+    pub plan_wait_s: f64,
     /// A node with a planned end is vacated this long ahead.
     pub vacate_lead_s: f64,
     /// Limit of a task on a node without a planned end.
@@ -62,6 +68,8 @@ impl Default for EngineConfig {
             metric: Metric::default(),
             min_trainers: 30,
             min_hole_s: 60.0,
+            plan_grid_s: 0.0,
+            plan_wait_s: 0.0,
             vacate_lead_s: 5.0,
             lease_s: 1800.0,
             grace_s: 30.0,
@@ -168,20 +176,38 @@ impl Engine {
         &self.quarantines
     }
 
-    /// Whether a free `node` may get a worker at `now_s`.
+    /// Whether `node` may be given to a trainer at `now_s`, or go on serving the
+    /// one that has it.
     pub fn is_usable(&self, node: NodeId, now_s: f64) -> bool {
         let Some(pool_node) = self.pool.get(&node) else {
             return false;
         };
-        let left_s = pool_node
-            .hole_end_s
-            .map_or(f64::INFINITY, |end_s| end_s - now_s);
-        let needed_s = if pool_node.assigned.is_some() {
-            self.config.vacate_lead_s
+        let is_served = pool_node
+            .assigned
+            .and_then(|trainer| pool_node.worker_of(trainer))
+            .is_some_and(|worker| worker.phase != Phase::Leaving);
+        let is_long_enough = if is_served {
+            pool_node
+                .hole_end_s
+                .is_none_or(|end_s| end_s - now_s > self.config.vacate_lead_s)
         } else {
-            self.config.min_hole_s
+            self.room_s(pool_node, now_s) > self.config.min_hole_s
         };
-        left_s > needed_s && !self.is_quarantined(node, now_s)
+        is_long_enough && !self.is_quarantined(node, now_s)
+    }
+
+    /// How long a worker that is placed on `node` at `now_s` could stay there:
+    /// Slurm must still find it fitting when it starts it.
+    fn room_s(&self, node: &PoolNode, now_s: f64) -> f64 {
+        node.hole_end_s.map_or(f64::INFINITY, |end_s| {
+            let grid_s = self.config.plan_grid_s;
+            let grid_end_s = if grid_s > 0.0 {
+                (end_s / grid_s).floor() * grid_s
+            } else {
+                end_s
+            };
+            grid_end_s - self.config.plan_wait_s - now_s
+        })
     }
 
     fn take_in(&mut self, now_s: f64, event: Event) {
