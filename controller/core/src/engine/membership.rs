@@ -293,6 +293,9 @@ impl Engine {
             self.wake_at(time_s);
             return;
         }
+        if self.pool_in_doubt {
+            return;
+        }
         let placed = self.pool.values().any(|node| {
             node.worker_of(trainer)
                 .is_some_and(|worker| worker.phase == Phase::Placed)
