@@ -11,6 +11,9 @@ use crate::trainer::{Run, RunState, TrainerId, TrainerState};
 /// An agent that was told to stop answers within the grace and this, seconds.
 const STOP_ANSWER_S: f64 = 10.0;
 
+/// A worker that was told to leave and is still there is told again, seconds.
+const LEAVE_AGAIN_S: f64 = 60.0;
+
 /// A trainer's nodes, as far as they matter to its membership.
 struct Roster {
     /// Assigned, with an agent that is connected.
@@ -521,6 +524,31 @@ impl Engine {
         }
         for (trainer, node) in silent {
             self.worker_lost(now_s, trainer, node, LossReason::Silent);
+        }
+        self.repeat_leaves(now_s);
+    }
+
+    /// A leave may have come to nothing: Slurm refuses it while a task starts.
+    fn repeat_leaves(&mut self, now_s: f64) {
+        for (id, node) in &mut self.pool {
+            if let Some(worker) = &mut node.worker
+                && worker.phase == Phase::Leaving
+                && self
+                    .trainers
+                    .get(&worker.trainer)
+                    .is_some_and(|known| known.state != TrainerState::Closing)
+            {
+                if now_s >= worker.since_s + LEAVE_AGAIN_S {
+                    worker.since_s = now_s;
+                    self.actions.push(Action::Leave {
+                        trainer: worker.trainer,
+                        node: *id,
+                        reason: "it was told to leave and is still there".to_owned(),
+                    });
+                }
+                let again_s = worker.since_s + LEAVE_AGAIN_S;
+                self.wake_at_s = Some(self.wake_at_s.map_or(again_s, |s| s.min(again_s)));
+            }
         }
     }
 }
