@@ -46,6 +46,17 @@ impl Engine {
             }
         }
         self.assign(holdings, &counts);
+        self.wake_before_hole_ends();
+    }
+
+    fn wake_before_hole_ends(&mut self) {
+        let assigned = self.pool.values().filter(|node| node.assigned.is_some());
+        let first_s = assigned
+            .filter_map(|node| self.unusable_at_s(node))
+            .reduce(f64::min);
+        if let Some(time_s) = first_s {
+            self.wake_at(time_s);
+        }
     }
 
     /// Sorts the pool into held and free nodes, taking back those that are
@@ -60,12 +71,7 @@ impl Engine {
             let assigned = self.pool[&node].assigned;
             let usable = self.is_usable(node, now_s);
             match assigned {
-                Some(trainer) if usable => {
-                    if let Some(end_s) = self.pool[&node].hole_end_s {
-                        self.wake_at(end_s - self.config.vacate_lead_s);
-                    }
-                    holdings.held.entry(trainer).or_default().push(node);
-                }
+                Some(trainer) if usable => holdings.held.entry(trainer).or_default().push(node),
                 Some(trainer) => {
                     let why = if self.is_quarantined(node, now_s) {
                         "is in quarantine"

@@ -290,7 +290,7 @@ impl Engine {
             if trainer.state != TrainerState::Admitted || nodes.len() < self.config.failures {
                 continue;
             }
-            if now_s - last.time_s < window_s {
+            if now_s < last.time_s + window_s {
                 wake_at.push(last.time_s + window_s);
             } else {
                 failed.push((*id, last.exit_code, last.reason.clone(), nodes));

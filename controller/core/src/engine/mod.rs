@@ -168,20 +168,28 @@ impl Engine {
         &self.quarantines
     }
 
-    /// Whether a free `node` may get a worker at `now_s`.
+    /// Whether `node` may be used at `now_s`: to keep its worker or to get one.
     pub fn is_usable(&self, node: NodeId, now_s: f64) -> bool {
-        let Some(pool_node) = self.pool.get(&node) else {
-            return false;
-        };
-        let left_s = pool_node
-            .hole_end_s
-            .map_or(f64::INFINITY, |end_s| end_s - now_s);
-        let needed_s = if pool_node.assigned.is_some() {
+        self.pool.get(&node).is_some_and(|pool_node| {
+            self.unusable_at_s(pool_node)
+                .is_none_or(|time_s| now_s < time_s)
+                && !self.is_quarantined(node, now_s)
+        })
+    }
+
+    /// From when on the node's planned end forbids its use, epoch seconds: a
+    /// worker that is there leaves just in time, a new one needs longer.
+    fn unusable_at_s(&self, node: &PoolNode) -> Option<f64> {
+        let has_worker = node
+            .assigned
+            .and_then(|trainer| node.worker_of(trainer))
+            .is_some_and(|worker| worker.phase != Phase::Leaving);
+        let ahead_s = if has_worker {
             self.config.vacate_lead_s
         } else {
             self.config.min_hole_s
         };
-        left_s > needed_s && !self.is_quarantined(node, now_s)
+        node.hole_end_s.map(|end_s| end_s - ahead_s)
     }
 
     fn take_in(&mut self, now_s: f64, event: Event) {
