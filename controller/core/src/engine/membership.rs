@@ -87,20 +87,7 @@ impl Engine {
             return;
         };
         match &run.state {
-            RunState::Stopping {
-                waiting,
-                deadline_s,
-            } => {
-                let waiting = waiting.intersection(&roster.workers).count();
-                let deadline_s = *deadline_s;
-                if waiting > 0 {
-                    self.wake_at(deadline_s);
-                } else {
-                    self.end_generation(now_s, trainer);
-                    let roster = self.roster(trainer);
-                    self.start_generation(now_s, trainer, &roster);
-                }
-            }
+            RunState::Stopping { .. } => self.await_stop(now_s, trainer, &roster),
             RunState::Adopting(_)
                 if run.members.iter().all(|node| roster.workers.contains(node)) =>
             {
@@ -141,13 +128,30 @@ impl Engine {
                 self.wake_at(deadline_s);
             }
         }
-        // When nobody is left to wait for, the next generation follows at once.
-        let done = self.trainers.get(&trainer).is_some_and(|known| {
-            known.run.as_ref().is_some_and(|run| {
-                matches!(&run.state, RunState::Stopping { waiting, .. } if waiting.is_empty())
-            })
-        });
-        if done {
+        self.await_stop(now_s, trainer, roster);
+    }
+
+    /// Goes on waiting for members that were told to stop; when nobody is left to
+    /// wait for, the next generation follows at once.
+    fn await_stop(&mut self, now_s: f64, trainer: TrainerId, roster: &Roster) {
+        let Some(run) = self
+            .trainers
+            .get(&trainer)
+            .and_then(|known| known.run.as_ref())
+        else {
+            return;
+        };
+        let RunState::Stopping {
+            waiting,
+            deadline_s,
+        } = &run.state
+        else {
+            return;
+        };
+        if waiting.intersection(&roster.workers).next().is_some() {
+            let deadline_s = *deadline_s;
+            self.wake_at(deadline_s);
+        } else {
             self.end_generation(now_s, trainer);
             let roster = self.roster(trainer);
             self.start_generation(now_s, trainer, &roster);
