@@ -160,6 +160,8 @@ pub enum RunState {
         waiting: BTreeSet<NodeId>,
         /// Who has not answered by then is lost, epoch seconds.
         deadline_s: f64,
+        /// Seconds from SIGTERM to SIGKILL that they were given.
+        grace_s: f64,
     },
 }
 

@@ -114,18 +114,6 @@ impl Engine {
             && run.members.contains(&node)
         {
             run.lost_member = true;
-            // Whoever waits for the lost peer in a collective does not see SIGTERM.
-            if let RunState::Stopping { waiting, .. } = &mut run.state {
-                waiting.remove(&node);
-                if !waiting.is_empty() {
-                    self.actions.push(Action::Stop {
-                        trainer,
-                        generation: run.number,
-                        nodes: waiting.iter().copied().collect(),
-                        grace_s: 0.0,
-                    });
-                }
-            }
         }
         known
             .failures

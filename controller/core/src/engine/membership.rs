@@ -136,26 +136,38 @@ impl Engine {
     fn await_stop(&mut self, now_s: f64, trainer: TrainerId, roster: &Roster) {
         let Some(run) = self
             .trainers
-            .get(&trainer)
-            .and_then(|known| known.run.as_ref())
+            .get_mut(&trainer)
+            .and_then(|known| known.run.as_mut())
         else {
             return;
         };
         let RunState::Stopping {
             waiting,
             deadline_s,
-        } = &run.state
+            grace_s,
+        } = &mut run.state
         else {
             return;
         };
-        if waiting.intersection(&roster.workers).next().is_some() {
-            let deadline_s = *deadline_s;
-            self.wake_at(deadline_s);
-        } else {
+        waiting.retain(|node| roster.workers.contains(node));
+        if waiting.is_empty() {
             self.end_generation(now_s, trainer);
             let roster = self.roster(trainer);
             self.start_generation(now_s, trainer, &roster);
+            return;
         }
+        if run.lost_member && *grace_s > 0.0 {
+            // Whoever waits for the lost peer in a collective does not see SIGTERM.
+            *grace_s = 0.0;
+            self.actions.push(Action::Stop {
+                trainer,
+                generation: run.number,
+                nodes: waiting.iter().copied().collect(),
+                grace_s: 0.0,
+            });
+        }
+        let deadline_s = *deadline_s;
+        self.wake_at(deadline_s);
     }
 
     /// Tells the generation's remaining members to stop. `answered` is a member
@@ -197,6 +209,7 @@ impl Engine {
         run.state = RunState::Stopping {
             waiting,
             deadline_s: now_s + grace_s + STOP_ANSWER_S,
+            grace_s,
         };
     }
 
@@ -510,6 +523,7 @@ impl Engine {
                 RunState::Stopping {
                     waiting,
                     deadline_s,
+                    ..
                 } if now_s >= *deadline_s => {
                     silent.extend(waiting.iter().map(|node| (trainer.info.id, *node)));
                 }
