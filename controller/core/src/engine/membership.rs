@@ -374,19 +374,19 @@ impl Engine {
         running: Option<(u64, Vec<NodeId>)>,
         newest_generation: u64,
     ) {
-        let Some(pool_node) = self.pool.get_mut(&node) else {
-            return;
-        };
         let Some(known) = self.trainers.get_mut(&trainer) else {
             return;
-        };
-        let phase = match &pool_node.worker {
-            Some(worker) if worker.trainer == trainer => worker.phase,
-            _ => return,
         };
         if known.state == TrainerState::Closing {
             return;
         }
+        let worker = self
+            .pool
+            .get(&node)
+            .and_then(|node| node.worker_of(trainer));
+        let Some(phase) = worker.map(|worker| worker.phase) else {
+            return self.send_home(trainer, node, "it was given up or never wanted");
+        };
         known.greeted = true;
         known.generation = known.generation.max(newest_generation);
         match running {

@@ -200,6 +200,7 @@ impl Engine {
                 hole_ends,
             } => {
                 for node in left {
+                    self.call_off(node);
                     self.lose_node(now_s, node);
                 }
                 self.join(now_s, joined);
@@ -305,14 +306,17 @@ impl Engine {
     /// A task of `trainer` runs on `node` though this engine never placed it:
     /// the trainer keeps the node until a decision says otherwise.
     fn adopt_worker(&mut self, now_s: f64, trainer: TrainerId, node: NodeId) {
-        let (Some(pool_node), Some(known)) =
-            (self.pool.get_mut(&node), self.trainers.get_mut(&trainer))
-        else {
+        let Some(known) = self.trainers.get_mut(&trainer) else {
             return;
         };
-        if pool_node.worker.is_some() || known.state == TrainerState::Closing {
+        if known.state == TrainerState::Closing {
             return;
         }
+        let pool_node = match self.pool.get_mut(&node) {
+            Some(pool_node) if pool_node.worker.is_none() => pool_node,
+            Some(pool_node) if pool_node.worker_of(trainer).is_some() => return,
+            _ => return self.send_home(trainer, node, "its node is not free for it"),
+        };
         pool_node.worker = Some(Worker {
             trainer,
             phase: Phase::Placed,
@@ -334,6 +338,24 @@ impl Engine {
             known.admission = self.admissions;
             self.admissions += 1;
         }
+    }
+
+    /// A placement on a node that is no longer idle must not start there later.
+    fn call_off(&mut self, node: NodeId) {
+        if let Some(worker) = self.pool.get(&node).and_then(|node| node.worker.as_ref())
+            && worker.phase == Phase::Placed
+        {
+            self.send_home(worker.trainer, node, "the node went to others");
+        }
+    }
+
+    /// Has a task taken off a node where this engine knows no worker of its own.
+    fn send_home(&mut self, trainer: TrainerId, node: NodeId, reason: &str) {
+        self.actions.push(Action::Leave {
+            trainer,
+            node,
+            reason: reason.to_owned(),
+        });
     }
 
     fn progress(&mut self, now_s: f64, trainer: TrainerId, generation: u64, samples: u64) {
