@@ -39,6 +39,12 @@ impl PoolNode {
             .as_ref()
             .filter(|worker| worker.trainer == trainer)
     }
+
+    /// The same unless it was told to leave.
+    pub fn staying_worker_of(&self, trainer: TrainerId) -> Option<&Worker> {
+        self.worker_of(trainer)
+            .filter(|worker| worker.phase != Phase::Leaving)
+    }
 }
 
 /// A task of a trainer on a node.

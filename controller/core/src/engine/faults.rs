@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Action, Decision, Engine, LossReason, Outcome, PlaceFault};
 use crate::node::NodeId;
-use crate::pool::Phase;
+use crate::pool::{Phase, Worker};
 use crate::trainer::{Failure, RunState, TrainerId, TrainerState};
 
 /// A trainer whose placements pend for its own reasons waits this long, seconds.
@@ -80,11 +80,15 @@ impl Engine {
             LossReason::Silent => {
                 self.lose_worker(now_s, trainer, node, reason);
                 self.quarantine(now_s, node, "the worker there fell silent".to_owned());
-                self.actions.push(Action::Leave {
-                    trainer,
-                    node,
-                    reason: "its agent fell silent".to_owned(),
-                });
+                // Its task is on the node until Slurm has taken it away.
+                if let Some(pool_node) = self.pool.get_mut(&node) {
+                    pool_node.worker = Some(Worker {
+                        trainer,
+                        phase: Phase::Leaving,
+                        since_s: now_s,
+                    });
+                }
+                self.send_home(trainer, node, "its agent fell silent");
             }
             LossReason::Ended => self.lose_worker(now_s, trainer, node, reason),
         }
@@ -230,7 +234,7 @@ impl Engine {
             || run.members.iter().any(|member| {
                 self.pool
                     .get(member)
-                    .is_none_or(|node| node.worker_of(trainer).is_none())
+                    .is_none_or(|node| node.staying_worker_of(trainer).is_none())
             });
         if lost {
             return;

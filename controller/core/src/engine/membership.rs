@@ -20,7 +20,7 @@ struct Roster {
     ready: Vec<NodeId>,
     /// Assigned, with no agent yet; the time since which the oldest is awaited.
     pending: usize,
-    /// Assigned or not, with a worker of the trainer's.
+    /// Assigned or not, with a worker of the trainer's that was not told to leave.
     workers: BTreeSet<NodeId>,
     /// Assigned.
     assigned: BTreeSet<NodeId>,
@@ -54,7 +54,7 @@ impl Engine {
         };
         for (id, node) in &self.pool {
             let worker = node.worker_of(trainer);
-            if worker.is_some() {
+            if node.staying_worker_of(trainer).is_some() {
                 roster.workers.insert(*id);
             }
             if node.assigned != Some(trainer) {
@@ -194,7 +194,7 @@ impl Engine {
                 Some(*node) != answered
                     && pool
                         .get(node)
-                        .is_some_and(|node| node.worker_of(trainer).is_some())
+                        .is_some_and(|node| node.staying_worker_of(trainer).is_some())
             })
             .collect();
         if !waiting.is_empty() {
@@ -387,6 +387,9 @@ impl Engine {
         let Some(phase) = worker.map(|worker| worker.phase) else {
             return self.send_home(trainer, node, "it was given up or never wanted");
         };
+        if phase == Phase::Leaving {
+            return self.send_home(trainer, node, "it was told to leave and is still there");
+        }
         known.greeted = true;
         known.generation = known.generation.max(newest_generation);
         match running {

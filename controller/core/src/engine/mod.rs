@@ -182,8 +182,7 @@ impl Engine {
     fn unusable_at_s(&self, node: &PoolNode) -> Option<f64> {
         let has_worker = node
             .assigned
-            .and_then(|trainer| node.worker_of(trainer))
-            .is_some_and(|worker| worker.phase != Phase::Leaving);
+            .is_some_and(|trainer| node.staying_worker_of(trainer).is_some());
         let ahead_s = if has_worker {
             self.config.vacate_lead_s
         } else {
@@ -349,7 +348,7 @@ impl Engine {
         }
     }
 
-    /// Has a task taken off a node where this engine knows no worker of its own.
+    /// Has a task taken off a node, whether or not it is known as a worker there.
     fn send_home(&mut self, trainer: TrainerId, node: NodeId, reason: &str) {
         self.actions.push(Action::Leave {
             trainer,
