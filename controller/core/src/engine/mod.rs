@@ -132,10 +132,26 @@ impl Engine {
         self.check_deadlines(now_s);
         self.decide(now_s);
         self.drive(now_s);
+        self.stop_nobody_who_is_gone();
         if let Some(time_s) = self.wake_at_s {
             self.actions.push(Action::WakeAt { time_s });
         }
         std::mem::take(&mut self.actions)
+    }
+
+    /// Of a worker that was told to stop, the same call may have learnt that it is lost.
+    fn stop_nobody_who_is_gone(&mut self) {
+        let pool = &self.pool;
+        self.actions.retain_mut(|action| match action {
+            Action::Stop { trainer, nodes, .. } => {
+                nodes.retain(|node| {
+                    pool.get(node)
+                        .is_some_and(|node| node.staying_worker_of(*trainer).is_some())
+                });
+                !nodes.is_empty()
+            }
+            _ => true,
+        });
     }
 
     /// The decisions since the last call, oldest first.
