@@ -63,6 +63,8 @@ pub struct Worker {
 pub enum Phase {
     /// Released in Slurm; its agent has not said hello.
     Placed,
+    /// Its task was found running; its agent has not said hello.
+    Found,
     /// Its agent is connected and runs no ranks.
     Ready,
     /// It belongs to the trainer's current generation.

@@ -334,7 +334,9 @@ impl Engine {
         self.pool
             .get(&node)
             .and_then(|node| node.worker_of(trainer))
-            .is_some_and(|worker| matches!(worker.phase, Phase::Member | Phase::Ready))
+            .is_some_and(|worker| {
+                matches!(worker.phase, Phase::Member | Phase::Ready | Phase::Found)
+            })
     }
 }
 

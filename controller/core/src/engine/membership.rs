@@ -234,6 +234,10 @@ impl Engine {
     }
 
     fn start_generation(&mut self, now_s: f64, trainer: TrainerId, roster: &Roster) {
+        if let Some(until_s) = self.adopts_until_s(now_s, trainer) {
+            self.wake_at(until_s);
+            return;
+        }
         let assemble_s = self.config.assemble_s;
         let Some(known) = self.trainers.get_mut(&trainer) else {
             return;
@@ -280,14 +284,34 @@ impl Engine {
         }
     }
 
+    /// Until when workers of the trainer's that were found may run ranks of which
+    /// their agents, on their way back, will tell, epoch seconds.
+    fn adopts_until_s(&self, now_s: f64, trainer: TrainerId) -> Option<f64> {
+        self.pool
+            .values()
+            .filter_map(|node| node.worker_of(trainer))
+            .filter(|worker| worker.phase == Phase::Found)
+            .map(|worker| worker.since_s + self.config.adopt_timeout_s)
+            .filter(|until_s| now_s < *until_s)
+            .reduce(f64::max)
+    }
+
     /// Sends home workers that are not wanted and run nothing.
     fn dismiss(&mut self, trainer: TrainerId, now_s: f64) {
+        let adopts_until_s = self.adopts_until_s(now_s, trainer);
+        if let Some(until_s) = adopts_until_s {
+            self.wake_at(until_s);
+        }
         let mut dismissed = Vec::new();
         for (id, node) in &mut self.pool {
             if node.assigned != Some(trainer)
                 && let Some(worker) = &mut node.worker
                 && worker.trainer == trainer
-                && matches!(worker.phase, Phase::Placed | Phase::Ready)
+                && match worker.phase {
+                    Phase::Placed | Phase::Ready => true,
+                    Phase::Found => adopts_until_s.is_none(),
+                    _ => false,
+                }
             {
                 worker.phase = Phase::Leaving;
                 worker.since_s = now_s;
@@ -318,7 +342,7 @@ impl Engine {
         }
         let placed = self.pool.values().any(|node| {
             node.worker_of(trainer)
-                .is_some_and(|worker| worker.phase == Phase::Placed)
+                .is_some_and(|worker| matches!(worker.phase, Phase::Placed | Phase::Found))
         });
         let most = match (known.greeted, placed) {
             (true, _) => usize::MAX,
@@ -398,8 +422,9 @@ impl Engine {
                 self.reported_running(now_s, trainer, node, generation, members);
             }
             None => match phase {
-                Phase::Placed => self.set_phase(now_s, node, trainer, Phase::Ready),
-                Phase::Stale => self.set_phase(now_s, node, trainer, Phase::Ready),
+                Phase::Placed | Phase::Found | Phase::Stale => {
+                    self.set_phase(now_s, node, trainer, Phase::Ready);
+                }
                 Phase::Member => self.member_without_ranks(now_s, trainer, node),
                 Phase::Ready | Phase::Leaving => {}
             },
@@ -508,7 +533,7 @@ impl Engine {
         let mut silent = Vec::new();
         for (id, node) in &self.pool {
             if let Some(worker) = &node.worker
-                && worker.phase == Phase::Placed
+                && matches!(worker.phase, Phase::Placed | Phase::Found)
             {
                 let deadline_s = worker.since_s + self.config.worker_start_timeout_s;
                 if now_s >= deadline_s {

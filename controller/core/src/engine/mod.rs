@@ -334,7 +334,7 @@ impl Engine {
         };
         pool_node.worker = Some(Worker {
             trainer,
-            phase: Phase::Placed,
+            phase: Phase::Found,
             since_s: now_s,
         });
         let held = self
