@@ -491,7 +491,8 @@ impl Engine {
         self.set_phase(now_s, node, trainer, Phase::Member);
     }
 
-    /// A member came back without ranks: they ended, or it never heard of the start.
+    /// A member came back without ranks: they ended, it never heard of the start,
+    /// or it is about to start them; it answers when it is told to stop.
     fn member_without_ranks(&mut self, now_s: f64, trainer: TrainerId, node: NodeId) {
         let Some(run) = self
             .trainers
@@ -500,11 +501,18 @@ impl Engine {
         else {
             return;
         };
-        if let RunState::Stopping { waiting, .. } = &mut run.state {
-            waiting.remove(&node);
+        if let RunState::Stopping { waiting, .. } = &run.state {
+            if waiting.contains(&node) {
+                self.actions.push(Action::Stop {
+                    trainer,
+                    generation: run.number,
+                    nodes: vec![node],
+                    grace_s: 0.0,
+                });
+            }
         } else {
             run.lost_member = true;
-            self.stop_run(now_s, trainer, 0.0, Some(node));
+            self.stop_run(now_s, trainer, 0.0, None);
         }
     }
 
