@@ -538,16 +538,16 @@ impl Engine {
     /// Deadlines of workers and generations.
     pub(super) fn check_deadlines(&mut self, now_s: f64) {
         self.judge_failures(now_s);
-        let mut silent = Vec::new();
+        let (mut silent, mut still_there) = (Vec::new(), Vec::new());
         for (id, node) in &self.pool {
             if let Some(worker) = &node.worker
-                && matches!(worker.phase, Phase::Placed | Phase::Found)
+                && self
+                    .worker_deadline_s(worker)
+                    .is_some_and(|deadline_s| now_s >= deadline_s)
             {
-                let deadline_s = worker.since_s + self.config.worker_start_timeout_s;
-                if now_s >= deadline_s {
-                    silent.push((worker.trainer, *id));
-                } else {
-                    self.wake_at_s = Some(self.wake_at_s.map_or(deadline_s, |s| s.min(deadline_s)));
+                match worker.phase {
+                    Phase::Leaving => still_there.push((worker.trainer, *id)),
+                    _ => silent.push((worker.trainer, *id)),
                 }
             }
         }
@@ -579,30 +579,34 @@ impl Engine {
         for (trainer, node) in silent {
             self.worker_lost(now_s, trainer, node, LossReason::Silent);
         }
-        self.repeat_leaves(now_s);
+        for (trainer, node) in still_there {
+            // A leave may have come to nothing: Slurm refuses it while a task starts.
+            self.set_phase(now_s, node, trainer, Phase::Leaving);
+            self.send_home(trainer, node, "it was told to leave and is still there");
+        }
     }
 
-    /// A leave may have come to nothing: Slurm refuses it while a task starts.
-    fn repeat_leaves(&mut self, now_s: f64) {
-        for (id, node) in &mut self.pool {
-            if let Some(worker) = &mut node.worker
-                && worker.phase == Phase::Leaving
-                && self
-                    .trainers
-                    .get(&worker.trainer)
-                    .is_some_and(|known| known.state != TrainerState::Closing)
-            {
-                if now_s >= worker.since_s + LEAVE_AGAIN_S {
-                    worker.since_s = now_s;
-                    self.actions.push(Action::Leave {
-                        trainer: worker.trainer,
-                        node: *id,
-                        reason: "it was told to leave and is still there".to_owned(),
-                    });
-                }
-                let again_s = worker.since_s + LEAVE_AGAIN_S;
-                self.wake_at_s = Some(self.wake_at_s.map_or(again_s, |s| s.min(again_s)));
-            }
+    /// When something has to be done about a worker of whom nothing is heard.
+    fn worker_deadline_s(&self, worker: &Worker) -> Option<f64> {
+        let is_closing = self
+            .trainers
+            .get(&worker.trainer)
+            .is_none_or(|known| known.state == TrainerState::Closing);
+        let patience_s = match worker.phase {
+            Phase::Placed | Phase::Found => self.config.worker_start_timeout_s,
+            Phase::Leaving if !is_closing => LEAVE_AGAIN_S,
+            Phase::Leaving | Phase::Stale | Phase::Ready | Phase::Member => return None,
+        };
+        Some(worker.since_s + patience_s)
+    }
+
+    pub(super) fn wake_at_workers_deadlines(&mut self) {
+        let workers = self.pool.values().filter_map(|node| node.worker.as_ref());
+        let first_s = workers
+            .filter_map(|worker| self.worker_deadline_s(worker))
+            .reduce(f64::min);
+        if let Some(time_s) = first_s {
+            self.wake_at(time_s);
         }
     }
 }

@@ -132,6 +132,7 @@ impl Engine {
         self.check_deadlines(now_s);
         self.decide(now_s);
         self.drive(now_s);
+        self.wake_at_workers_deadlines();
         self.stop_nobody_who_is_gone();
         if let Some(time_s) = self.wake_at_s {
             self.actions.push(Action::WakeAt { time_s });

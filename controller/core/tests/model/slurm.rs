@@ -378,6 +378,7 @@ impl World {
         self.trace(|| "the controller is back".to_owned());
         self.up = true;
         self.engine = new_engine(&self.config, self.nodes.len() as u32);
+        self.twin = None;
         let mut returning = Vec::new();
         for (id, task) in &mut self.tasks {
             task.plan = Plan::Rest;
