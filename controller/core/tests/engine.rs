@@ -27,7 +27,7 @@ fn live_through(setup: &Setup, ops: &[(u16, Op)]) -> World {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 500,
+        cases: std::env::var("CASES").map_or(500, |c| c.parse().unwrap()),
         failure_persistence: None,
         ..Default::default()
     })]

@@ -118,6 +118,9 @@ impl Engine {
             && run.members.contains(&node)
         {
             run.lost_member = true;
+            if let RunState::Stopping { waiting, .. } = &mut run.state {
+                waiting.remove(&node);
+            }
         }
         known
             .failures

@@ -302,6 +302,11 @@ impl Engine {
         if let Some(until_s) = adopts_until_s {
             self.wake_at(until_s);
         }
+        let run = self
+            .trainers
+            .get(&trainer)
+            .and_then(|known| known.run.as_ref());
+        let may_confirm = |node: &NodeId| run.is_some_and(|run| run.members.contains(node));
         let mut dismissed = Vec::new();
         for (id, node) in &mut self.pool {
             if node.assigned != Some(trainer)
@@ -309,7 +314,7 @@ impl Engine {
                 && worker.trainer == trainer
                 && match worker.phase {
                     Phase::Placed | Phase::Ready => true,
-                    Phase::Found => adopts_until_s.is_none(),
+                    Phase::Found => adopts_until_s.is_none() && !may_confirm(id),
                     _ => false,
                 }
             {

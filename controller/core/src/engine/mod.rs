@@ -140,15 +140,17 @@ impl Engine {
         std::mem::take(&mut self.actions)
     }
 
-    /// Of a worker that was told to stop, the same call may have learnt that it is lost.
+    /// A worker that was told to stop may have been lost in the same event.
     fn stop_nobody_who_is_gone(&mut self) {
         let pool = &self.pool;
+        let may_run = |trainer: TrainerId, node: &NodeId| {
+            pool.get(node)
+                .and_then(|node| node.worker_of(trainer))
+                .is_some_and(|worker| matches!(worker.phase, Phase::Member | Phase::Stale))
+        };
         self.actions.retain_mut(|action| match action {
             Action::Stop { trainer, nodes, .. } => {
-                nodes.retain(|node| {
-                    pool.get(node)
-                        .is_some_and(|node| node.staying_worker_of(*trainer).is_some())
-                });
+                nodes.retain(|node| may_run(*trainer, node));
                 !nodes.is_empty()
             }
             _ => true,
