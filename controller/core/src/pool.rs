@@ -40,10 +40,17 @@ impl PoolNode {
             .filter(|worker| worker.trainer == trainer)
     }
 
-    /// The same unless it was told to leave.
-    pub fn staying_worker_of(&self, trainer: TrainerId) -> Option<&Worker> {
+    /// Whether a worker of `trainer`'s is here that was not told to leave.
+    pub fn keeps_worker_of(&self, trainer: TrainerId) -> bool {
         self.worker_of(trainer)
-            .filter(|worker| worker.phase != Phase::Leaving)
+            .is_some_and(|worker| worker.phase != Phase::Leaving)
+    }
+
+    /// Whether ranks of `trainer`'s run here, as far as is known.
+    pub fn may_run(&self, trainer: TrainerId) -> bool {
+        self.worker_of(trainer).is_some_and(|worker| {
+            matches!(worker.phase, Phase::Found | Phase::Member | Phase::Stale)
+        })
     }
 }
 

@@ -237,7 +237,7 @@ impl Engine {
             || run.members.iter().any(|member| {
                 self.pool
                     .get(member)
-                    .is_none_or(|node| node.staying_worker_of(trainer).is_none())
+                    .is_none_or(|node| !node.may_run(trainer))
             });
         if lost {
             return;

@@ -20,8 +20,8 @@ struct Roster {
     ready: Vec<NodeId>,
     /// Assigned, with no agent yet; the time since which the oldest is awaited.
     pending: usize,
-    /// Assigned or not, with a worker of the trainer's that was not told to leave.
-    workers: BTreeSet<NodeId>,
+    /// Assigned or not, where ranks of the trainer's run or may run.
+    running: BTreeSet<NodeId>,
     /// Assigned.
     assigned: BTreeSet<NodeId>,
     /// The time at which the longest-waiting ready newcomer became ready.
@@ -48,14 +48,14 @@ impl Engine {
         let mut roster = Roster {
             ready: Vec::new(),
             pending: 0,
-            workers: BTreeSet::new(),
+            running: BTreeSet::new(),
             assigned: BTreeSet::new(),
             ready_since_s: None,
         };
         for (id, node) in &self.pool {
             let worker = node.worker_of(trainer);
-            if node.staying_worker_of(trainer).is_some() {
-                roster.workers.insert(*id);
+            if node.may_run(trainer) {
+                roster.running.insert(*id);
             }
             if node.assigned != Some(trainer) {
                 continue;
@@ -89,7 +89,7 @@ impl Engine {
         match &run.state {
             RunState::Stopping { .. } => self.await_stop(now_s, trainer, &roster),
             RunState::Adopting(_)
-                if run.members.iter().all(|node| roster.workers.contains(node)) =>
+                if run.members.iter().all(|node| roster.running.contains(node)) =>
             {
                 let deadline_s = run.since_s + self.config.adopt_timeout_s;
                 self.wake_at(deadline_s);
@@ -109,7 +109,7 @@ impl Engine {
         let lost = run
             .members
             .iter()
-            .any(|node| !roster.workers.contains(node));
+            .any(|node| !roster.running.contains(node));
         let leaving = run
             .members
             .iter()
@@ -149,7 +149,7 @@ impl Engine {
         else {
             return;
         };
-        waiting.retain(|node| roster.workers.contains(node));
+        waiting.retain(|node| roster.running.contains(node));
         if waiting.is_empty() {
             self.end_generation(now_s, trainer);
             let roster = self.roster(trainer);
@@ -191,10 +191,7 @@ impl Engine {
             .iter()
             .copied()
             .filter(|node| {
-                Some(*node) != answered
-                    && pool
-                        .get(node)
-                        .is_some_and(|node| node.staying_worker_of(trainer).is_some())
+                Some(*node) != answered && pool.get(node).is_some_and(|node| node.may_run(trainer))
             })
             .collect();
         if !waiting.is_empty() {
@@ -236,6 +233,9 @@ impl Engine {
     fn start_generation(&mut self, now_s: f64, trainer: TrainerId, roster: &Roster) {
         if let Some(until_s) = self.adopts_until_s(now_s, trainer) {
             self.wake_at(until_s);
+            return;
+        }
+        if self.has_stale_workers(trainer) {
             return;
         }
         let assemble_s = self.config.assemble_s;
@@ -282,6 +282,13 @@ impl Engine {
         for node in &roster.ready {
             self.set_phase(now_s, *node, trainer, Phase::Member);
         }
+    }
+
+    fn has_stale_workers(&self, trainer: TrainerId) -> bool {
+        self.pool
+            .values()
+            .filter_map(|node| node.worker_of(trainer))
+            .any(|worker| worker.phase == Phase::Stale)
     }
 
     /// Until when workers of the trainer's that were found may run ranks of which
@@ -427,6 +434,10 @@ impl Engine {
                 self.reported_running(now_s, trainer, node, generation, members);
             }
             None => match phase {
+                Phase::Found if newest_generation > 0 => {
+                    // It may be about to start ranks: it answers when it is told to stop.
+                    self.kill_stale(now_s, trainer, node, newest_generation);
+                }
                 Phase::Placed | Phase::Found | Phase::Stale => {
                     self.set_phase(now_s, node, trainer, Phase::Ready);
                 }
@@ -463,14 +474,7 @@ impl Engine {
             .as_mut()
             .filter(|run| run.number == generation && run.members.contains(&node))
         else {
-            self.set_phase(now_s, node, trainer, Phase::Stale);
-            self.actions.push(Action::Stop {
-                trainer,
-                generation,
-                nodes: vec![node],
-                grace_s: 0.0,
-            });
-            return;
+            return self.kill_stale(now_s, trainer, node, generation);
         };
         match &mut run.state {
             RunState::Adopting(confirmed) => {
@@ -486,14 +490,29 @@ impl Engine {
                 }
             }
             RunState::Running => {}
-            RunState::Stopping { .. } => self.actions.push(Action::Stop {
-                trainer,
-                generation,
-                nodes: vec![node],
-                grace_s: 0.0,
-            }),
+            RunState::Stopping { waiting, .. } => {
+                waiting.insert(node);
+                self.actions.push(Action::Stop {
+                    trainer,
+                    generation,
+                    nodes: vec![node],
+                    grace_s: 0.0,
+                });
+            }
         }
         self.set_phase(now_s, node, trainer, Phase::Member);
+    }
+
+    /// The worker runs, or is about to run, ranks of a generation that is not the
+    /// trainer's current one.
+    fn kill_stale(&mut self, now_s: f64, trainer: TrainerId, node: NodeId, generation: u64) {
+        self.set_phase(now_s, node, trainer, Phase::Stale);
+        self.actions.push(Action::Stop {
+            trainer,
+            generation,
+            nodes: vec![node],
+            grace_s: 0.0,
+        });
     }
 
     /// A member came back without ranks: they ended, it never heard of the start,
@@ -600,7 +619,8 @@ impl Engine {
         let patience_s = match worker.phase {
             Phase::Placed | Phase::Found => self.config.worker_start_timeout_s,
             Phase::Leaving if !is_closing => LEAVE_AGAIN_S,
-            Phase::Leaving | Phase::Stale | Phase::Ready | Phase::Member => return None,
+            Phase::Stale => STOP_ANSWER_S,
+            Phase::Leaving | Phase::Ready | Phase::Member => return None,
         };
         Some(worker.since_s + patience_s)
     }

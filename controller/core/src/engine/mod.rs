@@ -143,14 +143,9 @@ impl Engine {
     /// A worker that was told to stop may have been lost in the same event.
     fn stop_nobody_who_is_gone(&mut self) {
         let pool = &self.pool;
-        let may_run = |trainer: TrainerId, node: &NodeId| {
-            pool.get(node)
-                .and_then(|node| node.worker_of(trainer))
-                .is_some_and(|worker| matches!(worker.phase, Phase::Member | Phase::Stale))
-        };
         self.actions.retain_mut(|action| match action {
             Action::Stop { trainer, nodes, .. } => {
-                nodes.retain(|node| may_run(*trainer, node));
+                nodes.retain(|node| pool.get(node).is_some_and(|node| node.may_run(*trainer)));
                 !nodes.is_empty()
             }
             _ => true,
@@ -201,7 +196,7 @@ impl Engine {
     fn unusable_at_s(&self, node: &PoolNode) -> Option<f64> {
         let has_worker = node
             .assigned
-            .is_some_and(|trainer| node.staying_worker_of(trainer).is_some());
+            .is_some_and(|trainer| node.keeps_worker_of(trainer));
         let ahead_s = if has_worker {
             self.config.vacate_lead_s
         } else {

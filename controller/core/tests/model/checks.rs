@@ -256,7 +256,7 @@ impl World {
             let Some(run) = &trainer.run else { continue };
             let has_worker = |node: &NodeId| {
                 let node = self.engine.pool().get(node);
-                node.is_some_and(|node| node.staying_worker_of(*id).is_some())
+                node.is_some_and(|node| node.may_run(*id))
             };
             assert!(
                 matches!(run.state, RunState::Stopping { .. })

@@ -393,7 +393,6 @@ impl World {
         let mut events = Vec::new();
         for (id, program) in &mut self.trainers {
             program.started = 0;
-            program.failures = 0;
             events.push(Event::TrainerArrived(program.info.clone()));
             if program.closing {
                 events.push(Event::Finished {
