@@ -173,7 +173,8 @@ impl Engine {
         generation: u64,
         outcome: Outcome,
     ) {
-        let Some(run) = self.run_of(trainer, generation) else {
+        let run = self.run_of(trainer, generation);
+        let Some(run) = run.filter(|run| run.members.contains(&node)) else {
             self.stale_worker_stopped(now_s, trainer, node);
             return;
         };
