@@ -89,12 +89,15 @@ impl Engine {
         match &run.state {
             RunState::Stopping { .. } => self.await_stop(now_s, trainer, &roster),
             RunState::Adopting(_)
-                if run.members.iter().all(|node| roster.running.contains(node)) =>
-            {
-                let deadline_s = run.since_s + self.config.adopt_timeout_s;
-                self.wake_at(deadline_s);
-            }
+                if run.members.iter().all(|node| roster.running.contains(node)) => {}
             _ => self.adjust_running(now_s, trainer, &roster),
+        }
+        let run = self
+            .trainers
+            .get(&trainer)
+            .and_then(|known| known.run.as_ref());
+        if let Some(deadline_s) = run.and_then(|run| self.run_deadline_s(run)) {
+            self.wake_at(deadline_s);
         }
     }
 
@@ -587,13 +590,15 @@ impl Engine {
                 } if now_s >= *deadline_s => {
                     silent.extend(waiting.iter().map(|node| (trainer.info.id, *node)));
                 }
-                RunState::Adopting(confirmed)
-                    if now_s >= run.since_s + self.config.adopt_timeout_s =>
+                RunState::Adopting(heard) | RunState::Starting(heard)
+                    if self
+                        .run_deadline_s(run)
+                        .is_some_and(|deadline_s| now_s >= deadline_s) =>
                 {
                     silent.extend(
                         run.members
                             .iter()
-                            .filter(|node| !confirmed.contains(node))
+                            .filter(|node| !heard.contains(node))
                             .map(|node| (trainer.info.id, *node)),
                     );
                 }
@@ -607,6 +612,15 @@ impl Engine {
             // A leave may have come to nothing: Slurm refuses it while a task starts.
             self.set_phase(now_s, node, trainer, Phase::Leaving);
             self.send_home(trainer, node, "it was told to leave and is still there");
+        }
+    }
+
+    /// Until when all members of a generation must have been heard of.
+    fn run_deadline_s(&self, run: &Run) -> Option<f64> {
+        match run.state {
+            RunState::Adopting(_) => Some(run.since_s + self.config.adopt_timeout_s),
+            RunState::Starting(_) => Some(run.since_s + self.config.worker_start_timeout_s),
+            RunState::Running | RunState::Stopping { .. } => None,
         }
     }
 

@@ -35,6 +35,8 @@ pub(super) struct Ranks {
     pub state: RanksState,
     /// Changes with the state; steps for an older one are void.
     pub serial: u64,
+    /// The control folder's file system hangs.
+    pub is_hung: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -159,6 +161,7 @@ impl World {
     }
 
     fn prepare(&mut self, id: u64, generation: u64, members: Vec<NodeId>) {
+        let is_hung = self.faults && self.dice.chance(0.01);
         let Some(task) = self.tasks.get_mut(&id) else {
             return;
         };
@@ -171,8 +174,11 @@ impl World {
             members,
             state: RanksState::Preparing { cancelled: false },
             serial,
+            is_hung,
         });
-        self.plan_within(0.02, 1.0, What::Step(id, serial));
+        if !is_hung {
+            self.plan_within(0.02, 1.0, What::Step(id, serial));
+        }
     }
 
     /// The controller tells the agent to stop a generation.

@@ -83,7 +83,7 @@ impl World {
     fn give_up(&mut self, node: NodeId, trainer: TrainerId) {
         for task in self.tasks.values_mut() {
             if task.node == node && task.trainer == trainer {
-                task.given_up = true;
+                task.given_up |= task.known_since_s.is_some();
             }
         }
     }
@@ -177,6 +177,7 @@ impl World {
                 && task.agent.joined_life == self.life
                 && matches!(task.plan, Plan::Placed | Plan::Runs)
                 && let Some(ranks) = &task.agent.ranks
+                && !ranks.is_hung
             {
                 panic!("T{trainer} leaves {node:?} though its ranks run: {ranks:?}");
             }
@@ -200,10 +201,12 @@ impl World {
             );
         }
         for (_, task, ranks) in self.ranks_of(trainer) {
-            // Who was found and does not say hello may run what it likes.
+            // Who was found and does not say hello may run what it likes; the
+            // fence keeps ranks that hang from ever running.
             let patience_s = self.config.adopt_timeout_s - ROUNDING_S;
             let is_expected = task.known_since_s.is_some_and(|since_s| {
                 !task.told_gone
+                    && !ranks.is_hung
                     && !task.given_up
                     && (task.heard || self.now_s < since_s + patience_s)
             });
