@@ -71,6 +71,21 @@ impl World {
         }
     }
 
+    /// A task that was found and not adopted is none of the engine's workers.
+    pub(super) fn note_unwanted(&mut self, events: &[Event]) {
+        for event in events {
+            if let Event::WorkerFound { trainer, node } = event
+                && self
+                    .engine
+                    .pool()
+                    .get(node)
+                    .is_none_or(|node| node.worker_of(*trainer).is_none())
+            {
+                self.mark_gone(*node, Some(*trainer));
+            }
+        }
+    }
+
     fn mark_gone(&mut self, node: NodeId, trainer: Option<TrainerId>) {
         for task in self.tasks.values_mut() {
             if task.node == node && trainer.is_none_or(|trainer| task.trainer == trainer) {

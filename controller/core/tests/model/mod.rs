@@ -361,6 +361,7 @@ impl World {
                 assert_eq!(twin.handle(self.now_s, events.clone()), actions);
                 assert_eq!(twin.take_decisions(), decisions);
             }
+            self.note_unwanted(&events);
             self.check_state(&before, &events, &decisions);
             self.timer_s = None;
             let mut at_once = Vec::new();
