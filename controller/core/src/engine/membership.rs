@@ -79,26 +79,24 @@ impl Engine {
 
     fn drive_generation(&mut self, now_s: f64, trainer: TrainerId) {
         let roster = self.roster(trainer);
-        let Some(known) = self.trainers.get(&trainer) else {
-            return;
-        };
-        let Some(run) = &known.run else {
-            self.start_generation(now_s, trainer, &roster);
-            return;
-        };
-        match &run.state {
-            RunState::Stopping { .. } => self.await_stop(now_s, trainer, &roster),
-            RunState::Adopting(_)
-                if run.members.iter().all(|node| roster.running.contains(node)) => {}
-            _ => self.adjust_running(now_s, trainer, &roster),
+        let run = self.run(trainer);
+        match run.map(|run| &run.state) {
+            None => self.start_generation(now_s, trainer, &roster),
+            Some(RunState::Stopping { .. }) => self.await_stop(now_s, trainer, &roster),
+            Some(RunState::Adopting(_))
+                if run.is_some_and(|run| {
+                    run.members.iter().all(|node| roster.running.contains(node))
+                }) => {}
+            Some(_) => self.adjust_running(now_s, trainer, &roster),
         }
-        let run = self
-            .trainers
-            .get(&trainer)
-            .and_then(|known| known.run.as_ref());
+        let run = self.run(trainer);
         if let Some(deadline_s) = run.and_then(|run| self.run_deadline_s(run)) {
             self.wake_at(deadline_s);
         }
+    }
+
+    fn run(&self, trainer: TrainerId) -> Option<&Run> {
+        self.trainers.get(&trainer)?.run.as_ref()
     }
 
     /// Stops a running generation when its membership has to change.
@@ -312,6 +310,7 @@ impl Engine {
         if let Some(until_s) = adopts_until_s {
             self.wake_at(until_s);
         }
+        // Not `self.run`: the pool is borrowed mutably beside it.
         let run = self
             .trainers
             .get(&trainer)
