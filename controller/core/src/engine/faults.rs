@@ -80,18 +80,22 @@ impl Engine {
             LossReason::Silent => {
                 self.lose_worker(now_s, trainer, node, reason);
                 self.quarantine(now_s, node, "the worker there fell silent".to_owned());
-                // Its task is on the node until Slurm has taken it away.
-                if let Some(pool_node) = self.pool.get_mut(&node) {
-                    pool_node.worker = Some(Worker {
-                        trainer,
-                        phase: Phase::Leaving,
-                        since_s: now_s,
-                    });
-                }
-                self.send_home(trainer, node, "its agent fell silent");
+                self.send_lost_home(now_s, trainer, node, "its agent fell silent");
             }
             LossReason::Ended => self.lose_worker(now_s, trainer, node, reason),
         }
+    }
+
+    /// A lost worker's task is on the node until Slurm has taken it away.
+    fn send_lost_home(&mut self, now_s: f64, trainer: TrainerId, node: NodeId, reason: &str) {
+        if let Some(pool_node) = self.pool.get_mut(&node) {
+            pool_node.worker = Some(Worker {
+                trainer,
+                phase: Phase::Leaving,
+                since_s: now_s,
+            });
+        }
+        self.send_home(trainer, node, reason);
     }
 
     fn lose_worker(&mut self, now_s: f64, trainer: TrainerId, node: NodeId, reason: LossReason) {
@@ -147,7 +151,17 @@ impl Engine {
         fault: PlaceFault,
         reason: String,
     ) {
-        self.worker_gone(trainer, node);
+        let worker = self
+            .pool
+            .get(&node)
+            .and_then(|node| node.worker_of(trainer));
+        if worker.is_some_and(|worker| worker.phase != Phase::Placed) {
+            // Another task of the same trainer was there, or it was there and is gone again.
+            self.lose_worker(now_s, trainer, node, LossReason::Ended);
+            self.send_lost_home(now_s, trainer, node, "its placement failed");
+        } else {
+            self.worker_gone(trainer, node);
+        }
         if let Some(pool_node) = self.pool.get_mut(&node)
             && pool_node.assigned == Some(trainer)
         {

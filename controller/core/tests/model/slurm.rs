@@ -125,11 +125,16 @@ impl World {
     }
 
     pub(super) fn leave(&mut self, trainer: TrainerId, node: NodeId, at_once: &mut Vec<Event>) {
-        let found = self.tasks.iter().find(|(_, task)| {
-            task.trainer == trainer
-                && task.node == node
-                && !matches!(task.plan, Plan::Gone | Plan::Rest)
-        });
+        // Of several tasks there the one that runs is meant.
+        let found = self
+            .tasks
+            .iter()
+            .filter(|(_, task)| {
+                task.trainer == trainer
+                    && task.node == node
+                    && !matches!(task.plan, Plan::Gone | Plan::Rest)
+            })
+            .max_by_key(|(_, task)| task.runs());
         let Some((id, plan)) = found.map(|(id, task)| (*id, task.plan)) else {
             at_once.push(Event::WorkerGone { trainer, node });
             return;
