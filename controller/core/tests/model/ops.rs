@@ -330,7 +330,11 @@ impl World {
             return;
         };
         let free = &self.nodes[&node];
-        if free.idle && !free.dead && !self.is_occupied(node) {
+        let has_own = self
+            .tasks
+            .values()
+            .any(|task| task.trainer == trainer && task.node == node);
+        if free.idle && !free.dead && !self.is_occupied(node) && !has_own {
             let id = self.new_task(trainer, node, Plan::Rest);
             self.try_start(id);
         }
