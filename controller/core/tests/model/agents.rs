@@ -405,10 +405,7 @@ impl World {
         }
         let generation = ranks.generation;
         if let Some(program) = self.trainers.get_mut(&trainer) {
-            if program.failures == 0 {
-                program.failures_at_samples = program.heard_samples;
-            }
-            program.failures += 1;
+            program.failing.insert(generation);
         }
         self.trace(|| format!("T{trainer}'s program fails on {node:?}"));
         let outcome = match exit_code {
@@ -536,6 +533,17 @@ impl World {
 }
 
 impl Program {
+    /// The engine hears that ranks of a generation have ended: a failure of the
+    /// program's or its node's, or collateral of one.
+    pub(super) fn heard_of_end(&mut self, generation: u64) {
+        if self.failing.remove(&generation) {
+            if self.failures == 0 {
+                self.failures_at_samples = self.heard_samples;
+            }
+            self.failures += 1;
+        }
+    }
+
     /// A progress line has reached the engine.
     pub(super) fn heard(&mut self, samples: u64) {
         self.heard_samples = samples;

@@ -57,6 +57,15 @@ impl World {
                         }
                     }
                 }
+                Event::WorkerStopped {
+                    trainer,
+                    generation,
+                    ..
+                } => {
+                    if let Some(program) = self.trainers.get_mut(trainer) {
+                        program.heard_of_end(*generation);
+                    }
+                }
                 Event::Progress {
                     trainer, samples, ..
                 } => {

@@ -10,7 +10,7 @@ pub mod ops;
 mod slurm;
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use bftrainer_core::engine::{Action, Engine, EngineConfig, Event};
 use bftrainer_core::node::NodeId;
@@ -94,8 +94,10 @@ struct Program {
     checkpoint: u64,
     /// Newest generation that this engine started.
     started: u64,
-    /// Ends of ranks that were the program's or its node's fault, since the
-    /// last progress, and the samples that must be passed.
+    /// Generations in which ranks end by the program's or their node's fault.
+    failing: BTreeSet<u64>,
+    /// Those of which the engine has heard since the last progress, and the
+    /// samples that must be passed.
     failures: usize,
     failures_at_samples: u64,
     heard_samples: u64,

@@ -1,5 +1,7 @@
 //! What comes from outside: regular jobs, users, failures.
 
+use std::collections::BTreeSet;
+
 use bftrainer_core::curve::Curve;
 use bftrainer_core::engine::{EngineConfig, Event};
 use bftrainer_core::node::NodeId;
@@ -301,6 +303,7 @@ impl World {
             samples: 0,
             checkpoint: 0,
             started: 0,
+            failing: BTreeSet::new(),
             failures: 0,
             failures_at_samples: 0,
             heard_samples: 0,
