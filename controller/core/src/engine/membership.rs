@@ -310,7 +310,6 @@ impl Engine {
         if let Some(until_s) = adopts_until_s {
             self.wake_at(until_s);
         }
-        // Not `self.run`: the pool is borrowed mutably beside it.
         let run = self
             .trainers
             .get(&trainer)
