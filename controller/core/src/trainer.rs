@@ -119,6 +119,12 @@ impl Trainer {
         self.starts.saturating_sub(1)
     }
 
+    /// Whether its placements pend for reasons of its own; a program that failed
+    /// is started again on nodes as before.
+    pub fn is_blocked(&self, now_s: f64) -> bool {
+        now_s < self.resume_at_s && self.failures.is_empty()
+    }
+
     /// Seconds without progress when nodes join: measured, else as told.
     pub fn up_s(&self) -> f64 {
         self.restart_s.unwrap_or(self.info.up_s)

@@ -7,7 +7,7 @@ use super::{Decision, Engine};
 use crate::allocation::{Problem, TrainerDemand};
 use crate::node::NodeId;
 use crate::pool::Phase;
-use crate::trainer::{Trainer, TrainerId, TrainerState};
+use crate::trainer::{TrainerId, TrainerState};
 
 /// What a node is sorted by: those that joined together, then neighbours.
 type NodeKey = (u64, u32);
@@ -209,10 +209,15 @@ impl Engine {
                 } else {
                     0.0
                 };
-                let current = holdings.held.get(id).map_or(0, |nodes| nodes.len() as u32);
-                // Who waits for reasons of its own keeps what it has and gets no more.
-                let max = if is_blocked(trainer, now_s) {
-                    info.max_nodes.min(current)
+                let held = holdings.held.get(id).map_or(&[][..], Vec::as_slice);
+                let current = held.len() as u32;
+                // Who waits for reasons of its own keeps the nodes where its workers
+                // are and gets no more.
+                let max = if trainer.is_blocked(now_s) {
+                    let kept = held
+                        .iter()
+                        .filter(|node| self.pool[*node].keeps_worker_of(*id));
+                    info.max_nodes.min(kept.count() as u32)
                 } else {
                     info.max_nodes
                 };
@@ -340,10 +345,4 @@ impl Engine {
                 matches!(worker.phase, Phase::Member | Phase::Ready | Phase::Found)
             })
     }
-}
-
-/// Whether the trainer's placements pend for reasons of its own; a program that
-/// failed is started again on nodes as before.
-fn is_blocked(trainer: &Trainer, now_s: f64) -> bool {
-    now_s < trainer.resume_at_s && trainer.failures.is_empty()
 }

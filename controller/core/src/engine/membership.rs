@@ -247,7 +247,7 @@ impl Engine {
             known.assembling_since_s = None;
             return;
         }
-        if now_s < known.resume_at_s {
+        if now_s < known.resume_at_s && !known.is_blocked(now_s) {
             let time_s = known.resume_at_s;
             self.wake_at(time_s);
             return;
