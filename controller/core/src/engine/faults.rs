@@ -14,6 +14,9 @@ const TRAINER_BACK_OFF_S: f64 = 60.0;
 /// First pause before a failed program is started again; doubled each time, seconds.
 const RESTART_BACK_OFF_S: f64 = 1.0;
 
+/// Exit code of ranks that SIGTERM ended: they were preempted.
+const PREEMPTED: i32 = 143;
+
 /// A node that is not used for a while.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Quarantine {
@@ -47,6 +50,21 @@ impl Engine {
                 reason,
             },
         );
+    }
+
+    /// Takes back the quarantines that failures brought on their nodes.
+    fn pardon_nodes_of(&mut self, failures: &[Failure]) {
+        for failure in failures {
+            if failure.exit_code != PREEMPTED
+                && let Some(quarantine) = self.quarantines.get_mut(&failure.node)
+            {
+                quarantine.times -= 1;
+                quarantine.until_s = 0.0;
+                if quarantine.times == 0 {
+                    self.quarantines.remove(&failure.node);
+                }
+            }
+        }
     }
 
     /// The node is no longer ours to use; a worker there is lost with it.
@@ -102,22 +120,18 @@ impl Engine {
         let Some(pool_node) = self.pool.get_mut(&node) else {
             return;
         };
-        let trained = pool_node
-            .worker
-            .as_ref()
-            .is_some_and(|worker| worker.phase == Phase::Member);
-        pool_node.worker = None;
+        let Some(phase) = pool_node.worker.take().map(|worker| worker.phase) else {
+            return;
+        };
         let Some(known) = self.trainers.get_mut(&trainer) else {
             return;
         };
         if known.state == TrainerState::Closing {
             return;
         }
-        if reason == LossReason::Preempted && trained {
+        if reason == LossReason::Preempted && phase == Phase::Member {
             known.preemptions += 1;
         }
-        // A failure just before its peer's loss was noticed was collateral.
-        let window_s = self.config.collateral_window_s;
         if let Some(run) = &mut known.run
             && run.members.contains(&node)
         {
@@ -126,12 +140,27 @@ impl Engine {
                 waiting.remove(&node);
             }
         }
-        known
+        if !matches!(phase, Phase::Placed | Phase::Leaving) {
+            self.excuse_failures(now_s, trainer);
+        }
+    }
+
+    /// Failures just before a peer's loss was noticed were collateral: they count
+    /// neither against the trainer nor against the nodes.
+    fn excuse_failures(&mut self, now_s: f64, trainer: TrainerId) {
+        let window_s = self.config.collateral_window_s;
+        let Some(known) = self.trainers.get_mut(&trainer) else {
+            return;
+        };
+        let (excused, failures): (Vec<Failure>, Vec<Failure>) = known
             .failures
-            .retain(|failure| now_s - failure.time_s > window_s);
+            .drain(..)
+            .partition(|failure| now_s <= failure.time_s + window_s);
+        known.failures = failures;
         if known.failures.is_empty() {
             known.resume_at_s = known.resume_at_s.min(now_s);
         }
+        self.pardon_nodes_of(&excused);
     }
 
     /// A worker that was told to leave has left; the node stays in the pool.
@@ -211,7 +240,13 @@ impl Engine {
             }
             Outcome::Stopped => {
                 let grace_s = self.config.grace_s;
-                self.program_ended(now_s, trainer, node, 143, "it ended by itself as preempted");
+                self.program_ended(
+                    now_s,
+                    trainer,
+                    node,
+                    PREEMPTED,
+                    "it ended by itself as preempted",
+                );
                 self.stop_run(now_s, trainer, grace_s, Some(node));
             }
             Outcome::Failed { .. } if ordered => {}
@@ -275,8 +310,8 @@ impl Engine {
             reason,
             self.names.name(node)
         ));
-        // 143 says "preempted": Slurm may have signalled the ranks before the agent.
-        if exit_code != 143 {
+        // Slurm may have signalled the ranks before the agent.
+        if exit_code != PREEMPTED {
             self.quarantine(now_s, node, format!("T{trainer}: {reason}"));
         }
     }
@@ -303,29 +338,28 @@ impl Engine {
             if now_s < last.time_s + window_s {
                 wake_at.push(last.time_s + window_s);
             } else {
-                failed.push((*id, last.exit_code, last.reason.clone(), nodes));
+                failed.push((*id, last.exit_code, last.reason.clone(), nodes.len()));
             }
         }
         for time_s in wake_at {
             self.wake_at(time_s);
         }
         for (trainer, exit_code, reason, nodes) in failed {
-            self.fail(trainer, exit_code, &reason, &nodes);
+            self.fail(trainer, exit_code, &reason, nodes);
         }
     }
 
     /// The trainer has failed on several nodes: it was not theirs.
-    fn fail(&mut self, trainer: TrainerId, exit_code: i32, reason: &str, nodes: &[NodeId]) {
-        for node in nodes {
-            self.quarantines.remove(node);
-        }
+    fn fail(&mut self, trainer: TrainerId, exit_code: i32, reason: &str, nodes: usize) {
+        let known = self.trainers.get_mut(&trainer);
+        let failures = known.map(|known| std::mem::take(&mut known.failures));
+        self.pardon_nodes_of(&failures.unwrap_or_default());
         self.finish(trainer, exit_code);
         if let Some(Action::Close { .. }) = self.actions.last() {
             self.actions.pop();
         }
         let reason = format!(
-            "failed {} times in a row on different nodes without progress, last: {reason}",
-            nodes.len()
+            "failed {nodes} times in a row on different nodes without progress, last: {reason}"
         );
         self.actions.push(Action::Fail {
             trainer,
