@@ -22,7 +22,7 @@ const PREEMPTED: i32 = 143;
 pub struct Quarantine {
     /// Until when, epoch seconds.
     pub until_s: f64,
-    /// How often in a row.
+    /// How often since the node last took part in progress.
     pub times: u32,
     /// In words.
     pub reason: String,

@@ -384,9 +384,20 @@ impl Engine {
             known.restart_s = Some(known.restart_s.map_or(gap_s, |old_s| (old_s + gap_s) / 2.0));
             known.restart_began = None;
         }
+        let has_grown = samples > known.samples;
         known.samples = samples;
         if samples > known.failures_at_samples && !known.failures.is_empty() {
             known.failures.clear();
+        }
+        // Nodes that take part in progress are good.
+        if let Some(run) = &known.run
+            && has_grown
+            && run.number == generation
+            && run.state == RunState::Running
+        {
+            for node in &run.members {
+                self.quarantines.remove(node);
+            }
         }
     }
 
