@@ -250,6 +250,18 @@ impl Engine {
                 to - from,
                 if to - from == 1 { "is" } else { "are" },
             )
+        } else if from < known.info.min_nodes {
+            format!(
+                "{lead}: {from} are fewer than its min of {}",
+                known.info.min_nodes
+            )
+        } else if from > problem.trainers[index].max {
+            let most = problem.trainers[index].max;
+            let why = match &known.blocked_reason {
+                Some(reason) if most < known.info.max_nodes => format!(" while {reason}"),
+                _ => String::new(),
+            };
+            format!("{lead}: it may have {most} at most{why}")
         } else {
             let loss = samples(from) - samples(to);
             format!(
