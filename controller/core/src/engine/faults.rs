@@ -17,6 +17,9 @@ const RESTART_BACK_OFF_S: f64 = 1.0;
 /// Exit code of ranks that SIGTERM ended: they were preempted.
 const PREEMPTED: i32 = 143;
 
+/// So many failures in a row are remembered; one more on the same nodes says nothing new.
+const KEPT_FAILURES: usize = 32;
+
 /// A node that is not used for a while.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Quarantine {
@@ -294,6 +297,9 @@ impl Engine {
         }
         if known.failures.is_empty() {
             known.failures_at_samples = known.samples;
+        }
+        if known.failures.len() == KEPT_FAILURES {
+            known.failures.remove(0);
         }
         known.failures.push(Failure {
             node,
