@@ -497,13 +497,18 @@ impl Engine {
                 }
             }
             RunState::Running => {}
-            RunState::Stopping { waiting, .. } => {
+            RunState::Stopping {
+                waiting,
+                deadline_s,
+                grace_s,
+            } => {
                 waiting.insert(node);
+                let left_s = (*deadline_s - STOP_ANSWER_S - now_s).clamp(0.0, *grace_s);
                 self.actions.push(Action::Stop {
                     trainer,
                     generation,
                     nodes: vec![node],
-                    grace_s: 0.0,
+                    grace_s: left_s,
                 });
             }
         }
