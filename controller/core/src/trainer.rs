@@ -78,6 +78,8 @@ pub struct Trainer {
     pub samples: u64,
     /// Measured seconds from one generation's stop to the next one's progress.
     pub restart_s: Option<f64>,
+    /// Measured seconds from the order to stop until all ranks had saved and ended.
+    pub save_s: Option<f64>,
     /// When the restart that is being measured began, and the samples then.
     pub restart_began: Option<(f64, u64)>,
     /// Failures in a row without growth of samples.
@@ -106,6 +108,7 @@ impl Trainer {
             blocked_reason: None,
             samples: 0,
             restart_s: None,
+            save_s: None,
             restart_began: None,
             failures: Vec::new(),
             failures_at_samples: 0,

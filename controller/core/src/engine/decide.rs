@@ -83,7 +83,7 @@ impl Engine {
     /// Whether the node is expected back too soon for a new worker.
     fn is_short(&self, node: NodeId, now_s: f64) -> bool {
         let hole_end_s = self.pool.get(&node).and_then(|node| node.hole_end_s);
-        hole_end_s.is_some_and(|end_s| now_s >= end_s - self.config.min_hole_s)
+        hole_end_s.is_some_and(|end_s| now_s >= end_s - self.start_lead_s())
     }
 
     fn take_back(&mut self, now_s: f64, node: NodeId, why: &str) {

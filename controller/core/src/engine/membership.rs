@@ -152,6 +152,10 @@ impl Engine {
         };
         waiting.retain(|node| roster.running.contains(node));
         if waiting.is_empty() {
+            let began_s = *deadline_s - *grace_s - STOP_ANSWER_S;
+            if *grace_s > 0.0 && !run.lost_member {
+                self.measure_save(trainer, now_s - began_s);
+            }
             self.end_generation(now_s, trainer);
             let roster = self.roster(trainer);
             self.start_generation(now_s, trainer, &roster);
@@ -175,6 +179,13 @@ impl Engine {
         }
         let deadline_s = *deadline_s;
         self.wake_at(deadline_s);
+    }
+
+    fn measure_save(&mut self, trainer: TrainerId, save_s: f64) {
+        if let Some(known) = self.trainers.get_mut(&trainer) {
+            let usual_s = known.save_s.map_or(save_s, |old_s| (old_s + save_s) / 2.0);
+            known.save_s = Some(usual_s.max(save_s));
+        }
     }
 
     /// Tells the generation's remaining members to stop. `answered` is a member

@@ -22,6 +22,9 @@ use crate::trainer::{Run, RunState, Trainer, TrainerId, TrainerState};
 pub use event::{Action, Decision, Event, LossReason, Outcome, PlaceFault};
 pub use faults::Quarantine;
 
+/// A node is vacated so much earlier than the measured save takes, seconds.
+const SAVE_MARGIN_S: f64 = 3.0;
+
 /// The engine's settings. All times are in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EngineConfig {
@@ -33,7 +36,7 @@ pub struct EngineConfig {
     pub min_trainers: usize,
     /// Free nodes with a shorter planned stay are left alone.
     pub min_hole_s: f64,
-    /// A node with a planned end is vacated this long ahead.
+    /// A node with a planned end is vacated at least this long ahead.
     pub vacate_lead_s: f64,
     /// Limit of a task on a node without a planned end.
     pub lease_s: f64,
@@ -194,15 +197,28 @@ impl Engine {
     /// From when on the node's planned end forbids its use, epoch seconds: a
     /// worker that is there leaves just in time, a new one needs longer.
     fn unusable_at_s(&self, node: &PoolNode) -> Option<f64> {
-        let has_worker = node
+        let stays = node
             .assigned
-            .is_some_and(|trainer| node.keeps_worker_of(trainer));
-        let ahead_s = if has_worker {
-            self.config.vacate_lead_s
-        } else {
-            self.config.min_hole_s
+            .filter(|trainer| node.keeps_worker_of(*trainer));
+        let ahead_s = match stays {
+            Some(trainer) => self.vacate_lead_s(trainer),
+            None => self.start_lead_s(),
         };
         node.hole_end_s.map(|end_s| end_s - ahead_s)
+    }
+
+    /// How long before its planned end a node gets no worker any more.
+    fn start_lead_s(&self) -> f64 {
+        self.config.min_hole_s.max(self.config.vacate_lead_s)
+    }
+
+    /// How long before its planned end `trainer` vacates a node: long enough to save.
+    fn vacate_lead_s(&self, trainer: TrainerId) -> f64 {
+        let save_s = self.trainers.get(&trainer).and_then(|known| known.save_s);
+        let least_s = save_s.map_or(0.0, |save_s| save_s + SAVE_MARGIN_S);
+        least_s
+            .max(self.config.vacate_lead_s)
+            .min(self.start_lead_s())
     }
 
     fn take_in(&mut self, now_s: f64, event: Event) {

@@ -338,7 +338,8 @@ impl World {
         let hole_s = node
             .hole_end_s
             .map_or(f64::INFINITY, |end_s| end_s - self.now_s);
-        hole_s > self.config.min_hole_s + ROUNDING_S && !self.is_quarantined(id)
+        let needed_s = self.config.min_hole_s.max(self.config.vacate_lead_s);
+        hole_s > needed_s + ROUNDING_S && !self.is_quarantined(id)
     }
 
     fn is_quarantined(&self, node: NodeId) -> bool {
