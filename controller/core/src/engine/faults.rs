@@ -219,9 +219,11 @@ impl Engine {
         generation: u64,
         outcome: Outcome,
     ) {
+        if self.stale_worker_stopped(now_s, trainer, node) {
+            return;
+        }
         let run = self.run_of(trainer, generation);
         let Some(run) = run.filter(|run| run.members.contains(&node)) else {
-            self.stale_worker_stopped(now_s, trainer, node);
             return;
         };
         let is_master = run.members.first() == Some(&node);
@@ -260,15 +262,19 @@ impl Engine {
         }
     }
 
-    fn stale_worker_stopped(&mut self, now_s: f64, trainer: TrainerId, node: NodeId) {
-        if let Some(pool_node) = self.pool.get_mut(&node)
-            && let Some(worker) = &mut pool_node.worker
-            && worker.trainer == trainer
-            && worker.phase == Phase::Stale
-        {
+    /// Whether it was a worker's ranks of a generation that is not current.
+    fn stale_worker_stopped(&mut self, now_s: f64, trainer: TrainerId, node: NodeId) -> bool {
+        let worker = self
+            .pool
+            .get_mut(&node)
+            .and_then(|node| node.worker.as_mut())
+            .filter(|worker| worker.trainer == trainer && worker.phase == Phase::Stale);
+        let is_stale = worker.is_some();
+        if let Some(worker) = worker {
             worker.phase = Phase::Ready;
             worker.since_s = now_s;
         }
+        is_stale
     }
 
     /// Ranks ended that nobody told to: a failure, unless a loss explains it.

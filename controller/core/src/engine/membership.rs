@@ -452,6 +452,14 @@ impl Engine {
                 self.reported_running(now_s, trainer, node, generation, members);
             }
             None => match phase {
+                Phase::Found
+                    if self
+                        .run(trainer)
+                        .is_some_and(|run| run.members.contains(&node)) =>
+                {
+                    self.set_phase(now_s, node, trainer, Phase::Member);
+                    self.member_without_ranks(now_s, trainer, node);
+                }
                 Phase::Found if newest_generation > 0 => {
                     // It may be about to start ranks: it answers when it is told to stop.
                     self.kill_stale(now_s, trainer, node, newest_generation);
