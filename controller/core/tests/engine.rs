@@ -1,6 +1,7 @@
 //! The engine against a model of Slurm, agents and trainers: whatever happens,
 //! what it does makes sense, and when all is calm everybody trains.
 
+mod examples;
 mod model;
 
 use model::ops::{Op, fair, foul, sequences, setups};
