@@ -70,9 +70,11 @@ pub struct Trainer {
     pub run: Option<Run>,
     /// Since when no generation runs though nodes are assigned, epoch seconds.
     pub assembling_since_s: Option<f64>,
-    /// Nothing is placed or started before this time, epoch seconds.
+    /// No generation is started before this time, epoch seconds.
+    pub restart_at_s: f64,
+    /// Nothing is placed before this time, epoch seconds: its tasks meet a limit.
     pub resume_at_s: f64,
-    /// Why `resume_at_s` lies ahead.
+    /// Why one of the two lies ahead.
     pub blocked_reason: Option<String>,
     /// Cumulative samples of the newest progress line.
     pub samples: u64,
@@ -104,6 +106,7 @@ impl Trainer {
             generation: 0,
             run: None,
             assembling_since_s: None,
+            restart_at_s: 0.0,
             resume_at_s: 0.0,
             blocked_reason: None,
             samples: 0,
@@ -120,12 +123,6 @@ impl Trainer {
     /// Memberships after the first one.
     pub fn rescales(&self) -> u64 {
         self.starts.saturating_sub(1)
-    }
-
-    /// Whether its placements pend for reasons of its own; a program that failed
-    /// is started again on nodes as before.
-    pub fn is_blocked(&self, now_s: f64) -> bool {
-        now_s < self.resume_at_s && self.failures.is_empty()
     }
 
     /// Seconds without progress when nodes join: measured, else as told.

@@ -213,7 +213,7 @@ impl Engine {
                 let current = held.len() as u32;
                 // Who waits for reasons of its own keeps the nodes where its workers
                 // are and gets no more.
-                let max = if trainer.is_blocked(now_s) {
+                let max = if now_s < trainer.resume_at_s {
                     let kept = held
                         .iter()
                         .filter(|node| self.pool[*node].keeps_worker_of(*id));

@@ -11,7 +11,8 @@ use crate::trainer::{Failure, RunState, TrainerId, TrainerState};
 /// A trainer whose placements pend for its own reasons waits this long, seconds.
 const TRAINER_BACK_OFF_S: f64 = 60.0;
 
-/// First pause before a failed program is started again; doubled each time, seconds.
+/// First pause before ranks that ended by themselves are started again; doubled with each
+/// failure, seconds.
 const RESTART_BACK_OFF_S: f64 = 1.0;
 
 /// Exit code of ranks that SIGTERM ended: they were preempted.
@@ -161,7 +162,7 @@ impl Engine {
             .partition(|failure| now_s <= failure.time_s + window_s);
         known.failures = failures;
         if known.failures.is_empty() {
-            known.resume_at_s = known.resume_at_s.min(now_s);
+            known.restart_at_s = known.restart_at_s.min(now_s);
         }
         self.pardon_nodes_of(&excused);
     }
@@ -219,6 +220,11 @@ impl Engine {
         generation: u64,
         outcome: Outcome,
     ) {
+        if let Outcome::Fenced { newest_generation } = outcome
+            && let Some(known) = self.trainers.get_mut(&trainer)
+        {
+            known.generation = known.generation.max(newest_generation);
+        }
         if self.stale_worker_stopped(now_s, trainer, node) {
             return;
         }
@@ -235,13 +241,13 @@ impl Engine {
             Outcome::Exited if is_master => self.finish(trainer, 0),
             Outcome::Exited => {}
             Outcome::Stopped if ordered => {}
-            Outcome::Fenced { newest_generation } => {
+            Outcome::Fenced { .. } if ordered => {}
+            Outcome::Fenced { .. } => {
+                // Files that always know better must not make it start all the time.
                 if let Some(known) = self.trainers.get_mut(&trainer) {
-                    known.generation = known.generation.max(newest_generation);
+                    known.restart_at_s = known.restart_at_s.max(now_s + RESTART_BACK_OFF_S);
                 }
-                if !ordered {
-                    self.stop_run(now_s, trainer, 0.0, Some(node));
-                }
+                self.stop_run(now_s, trainer, 0.0, Some(node));
             }
             Outcome::Stopped => {
                 let grace_s = self.config.grace_s;
@@ -316,7 +322,7 @@ impl Engine {
         });
         let pause_s = RESTART_BACK_OFF_S
             * f64::from(2u32.saturating_pow(known.failures.len() as u32 - 1).min(64));
-        known.resume_at_s = now_s + pause_s;
+        known.restart_at_s = now_s + pause_s;
         known.blocked_reason = Some(format!(
             "{} on {}, started again after {pause_s} s",
             reason,

@@ -264,8 +264,8 @@ impl Engine {
             known.assembling_since_s = None;
             return;
         }
-        if now_s < known.resume_at_s && !known.is_blocked(now_s) {
-            let time_s = known.resume_at_s;
+        if now_s < known.restart_at_s {
+            let time_s = known.restart_at_s;
             self.wake_at(time_s);
             return;
         }
@@ -277,7 +277,7 @@ impl Engine {
         if (roster.ready.len() as u32) < known.info.min_nodes {
             return;
         }
-        known.generation += 1;
+        known.generation = known.generation.saturating_add(1);
         known.assembling_since_s = None;
         known.blocked_reason = None;
         known.starts += 1;
@@ -362,8 +362,8 @@ impl Engine {
         let Some(known) = self.trainers.get(&trainer) else {
             return;
         };
-        if now_s < known.resume_at_s {
-            let time_s = known.resume_at_s;
+        let time_s = known.resume_at_s.max(known.restart_at_s);
+        if now_s < time_s {
             self.wake_at(time_s);
             return;
         }
