@@ -280,8 +280,8 @@ fn a_generation_gets_a_number_above_the_newest_in_the_trainers_files() {
     assert_eq!(actions, [start(1, 42, &[0])]);
     let newest_generation = 50;
     let fenced = Outcome::Fenced { newest_generation };
-    let actions = bench.tell(vec![stopped(1, 0, 42, fenced)]);
-    assert_eq!(actions, [start(1, 51, &[0])]);
+    assert_eq!(bench.tell(vec![stopped(1, 0, 42, fenced)]), []);
+    assert_eq!(bench.pass(1), [start(1, 51, &[0])]);
     assert_eq!(bench.trainer(1).failures, []);
 }
 
