@@ -26,12 +26,16 @@ fn live_through(setup: &Setup, ops: &[(u16, Op)]) -> World {
     world
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: std::env::var("CASES").map_or(500, |c| c.parse().unwrap()),
+fn cases(cases: u32) -> ProptestConfig {
+    ProptestConfig {
+        cases,
         failure_persistence: None,
         ..Default::default()
-    })]
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(2000))]
 
     #[test]
     fn in_fair_weather_all_is_used_and_nodes_are_vacated_in_time(
@@ -41,6 +45,10 @@ proptest! {
         prop_assert_eq!(world.unsettled(), None);
         prop_assert_eq!(world.stray_ranks(), None);
     }
+}
+
+proptest! {
+    #![proptest_config(cases(4000))]
 
     #[test]
     fn whatever_fails_everybody_trains_again_when_it_is_over(
@@ -49,5 +57,34 @@ proptest! {
         let world = live_through(&setup, &ops);
         prop_assert_eq!(world.unsettled(), None);
         prop_assert_eq!(world.stray_ranks(), None);
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(300))]
+
+    #[test]
+    fn an_engine_rebuilt_from_a_snapshot_goes_on_as_the_old_one(
+        setup in setups(true), before in sequences(foul()), after in sequences(fair()),
+    ) {
+        let mut world = World::new(&setup);
+        world.run(&before);
+        // Each call compares the two engines' actions and decisions.
+        world.take_snapshot();
+        world.run(&after);
+        world.pass(100.0);
+        prop_assert!(world.twins_agree());
+    }
+
+    #[test]
+    fn the_same_events_bring_about_the_same_actions(
+        setup in setups(true), ops in sequences(foul()),
+    ) {
+        let run = || {
+            let mut world = World::new(&setup);
+            world.run(&ops);
+            world.actions
+        };
+        prop_assert_eq!(run(), run());
     }
 }

@@ -35,6 +35,8 @@ pub struct Setup {
 /// Everything outside the engine, and the engine.
 pub struct World {
     pub engine: Engine,
+    /// All that the engine has done, and when.
+    pub actions: Vec<(f64, Action)>,
     /// An engine rebuilt from a snapshot, which must do as `engine` does.
     twin: Option<Engine>,
     pub now_s: f64,
@@ -224,6 +226,7 @@ impl World {
     pub fn new(setup: &Setup) -> Self {
         let mut world = World {
             engine: new_engine(&setup.config, setup.nodes),
+            actions: Vec::new(),
             twin: None,
             now_s: setup.begin_s,
             dice: Dice::new(setup.seed),
@@ -273,6 +276,19 @@ impl World {
             }
         }
         self.now_s = until_s;
+    }
+
+    /// Rebuilds the engine from a snapshot, to live on beside the old one.
+    pub fn take_snapshot(&mut self) {
+        let snapshot = serde_json::to_string(&self.engine).unwrap();
+        self.twin = Some(serde_json::from_str(&snapshot).unwrap());
+    }
+
+    /// Whether the engine and its twin, if there is one, are in the same state.
+    pub fn twins_agree(&self) -> bool {
+        let state = |engine| serde_json::to_value(engine).unwrap();
+        let twin = self.twin.as_ref();
+        twin.is_none_or(|twin| state(twin) == state(&self.engine))
     }
 
     /// From now on nothing is planned, broken or lost.
@@ -371,6 +387,9 @@ impl World {
                 self.act(action, &mut at_once);
             }
             self.check_wake_up(&actions);
+            let now_s = self.now_s;
+            self.actions
+                .extend(actions.into_iter().map(|action| (now_s, action)));
             events = at_once;
         }
     }

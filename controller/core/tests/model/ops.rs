@@ -266,10 +266,7 @@ impl World {
                 self.restart_controller(f64::from(away_ds) / 10.0);
             }
             Op::Doubt => self.doubt(),
-            Op::Snapshot => {
-                let snapshot = serde_json::to_string(&self.engine).unwrap();
-                self.twin = Some(serde_json::from_str(&snapshot).unwrap());
-            }
+            Op::Snapshot => self.take_snapshot(),
         }
     }
 

@@ -341,9 +341,8 @@ impl World {
             let is_idle = node.idle && !self.is_occupied(*id);
             match known {
                 Some(known) if is_idle || is_ours || passing => {
-                    if known.hole_end_s != node.hole_end_s {
-                        hole_ends.push((*id, node.hole_end_s));
-                    }
+                    let changed = known.hole_end_s != node.hole_end_s;
+                    hole_ends.extend(changed.then_some((*id, node.hole_end_s)));
                 }
                 Some(_) => left.push(*id),
                 None if (is_idle || is_ours) && !lost.contains(id) => {
