@@ -45,10 +45,8 @@ impl Brain {
                         .map(|end_s| minutes_to(*end_s as f64).floor()),
                     array.stay_min.map(f64::from),
                 ];
-                let wanted_min = ends_min
-                    .into_iter()
-                    .flatten()
-                    .fold(f64::INFINITY, f64::min) as u32;
+                let wanted_min =
+                    ends_min.into_iter().flatten().fold(f64::INFINITY, f64::min) as u32;
                 if wanted_min > limit_min {
                     renewals
                         .entry((*id, wanted_min))

@@ -24,8 +24,7 @@ impl Brain {
         // A job that backfill starts gets its node in the cycle after the preemption.
         // Were it ours again by then, Slurm would have to preempt again.
         let taken_for_s = f64::from(self.settings.backfill_interval_s) + TAKEN_MARGIN_S;
-        self.taken
-            .retain(|_, time_s| now_s - *time_s < taken_for_s);
+        self.taken.retain(|_, time_s| now_s - *time_s < taken_for_s);
         let mut ours = BTreeSet::new();
         let mut closing = BTreeSet::new();
         for array in self.arrays.values() {

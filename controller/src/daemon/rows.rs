@@ -139,7 +139,7 @@ impl Brain {
                     .filter(|quarantine| now_s < quarantine.until_s);
                 let use_of_it = match (&node.worker, quarantine) {
                     (Some(worker), _) => match worker.phase {
-                        Phase::Placed => "starting",
+                        Phase::Placed | Phase::Found => "starting",
                         Phase::Ready => "ready",
                         Phase::Member => "training",
                         Phase::Stale => "stopping",

@@ -11,14 +11,17 @@ use crate::trainer::{Run, RunState, TrainerId, TrainerState};
 /// An agent that was told to stop answers within the grace and this, seconds.
 const STOP_ANSWER_S: f64 = 10.0;
 
+/// A worker that was told to leave and is still there is told again, seconds.
+const LEAVE_AGAIN_S: f64 = 60.0;
+
 /// A trainer's nodes, as far as they matter to its membership.
 struct Roster {
     /// Assigned, with an agent that is connected.
     ready: Vec<NodeId>,
     /// Assigned, with no agent yet; the time since which the oldest is awaited.
     pending: usize,
-    /// Assigned or not, with a worker of the trainer's.
-    workers: BTreeSet<NodeId>,
+    /// Assigned or not, where ranks of the trainer's run or may run.
+    running: BTreeSet<NodeId>,
     /// Assigned.
     assigned: BTreeSet<NodeId>,
     /// The time at which the longest-waiting ready newcomer became ready.
@@ -45,14 +48,14 @@ impl Engine {
         let mut roster = Roster {
             ready: Vec::new(),
             pending: 0,
-            workers: BTreeSet::new(),
+            running: BTreeSet::new(),
             assigned: BTreeSet::new(),
             ready_since_s: None,
         };
         for (id, node) in &self.pool {
             let worker = node.worker_of(trainer);
-            if worker.is_some() {
-                roster.workers.insert(*id);
+            if node.may_run(trainer) {
+                roster.running.insert(*id);
             }
             if node.assigned != Some(trainer) {
                 continue;
@@ -76,36 +79,24 @@ impl Engine {
 
     fn drive_generation(&mut self, now_s: f64, trainer: TrainerId) {
         let roster = self.roster(trainer);
-        let Some(known) = self.trainers.get(&trainer) else {
-            return;
-        };
-        let Some(run) = &known.run else {
-            self.start_generation(now_s, trainer, &roster);
-            return;
-        };
-        match &run.state {
-            RunState::Stopping {
-                waiting,
-                deadline_s,
-            } => {
-                let waiting = waiting.intersection(&roster.workers).count();
-                let deadline_s = *deadline_s;
-                if waiting > 0 {
-                    self.wake_at(deadline_s);
-                } else {
-                    self.end_generation(now_s, trainer);
-                    let roster = self.roster(trainer);
-                    self.start_generation(now_s, trainer, &roster);
-                }
-            }
-            RunState::Adopting(_)
-                if run.members.iter().all(|node| roster.workers.contains(node)) =>
-            {
-                let deadline_s = run.since_s + self.config.adopt_timeout_s;
-                self.wake_at(deadline_s);
-            }
-            _ => self.adjust_running(now_s, trainer, &roster),
+        let run = self.run(trainer);
+        match run.map(|run| &run.state) {
+            None => self.start_generation(now_s, trainer, &roster),
+            Some(RunState::Stopping { .. }) => self.await_stop(now_s, trainer, &roster),
+            Some(RunState::Adopting(_))
+                if run.is_some_and(|run| {
+                    run.members.iter().all(|node| roster.running.contains(node))
+                }) => {}
+            Some(_) => self.adjust_running(now_s, trainer, &roster),
         }
+        let run = self.run(trainer);
+        if let Some(deadline_s) = run.and_then(|run| self.run_deadline_s(run)) {
+            self.wake_at(deadline_s);
+        }
+    }
+
+    fn run(&self, trainer: TrainerId) -> Option<&Run> {
+        self.trainers.get(&trainer)?.run.as_ref()
     }
 
     /// Stops a running generation when its membership has to change.
@@ -119,7 +110,7 @@ impl Engine {
         let lost = run
             .members
             .iter()
-            .any(|node| !roster.workers.contains(node));
+            .any(|node| !roster.running.contains(node));
         let leaving = run
             .members
             .iter()
@@ -138,16 +129,62 @@ impl Engine {
                 self.wake_at(deadline_s);
             }
         }
-        // When nobody is left to wait for, the next generation follows at once.
-        let done = self.trainers.get(&trainer).is_some_and(|known| {
-            known.run.as_ref().is_some_and(|run| {
-                matches!(&run.state, RunState::Stopping { waiting, .. } if waiting.is_empty())
-            })
-        });
-        if done {
+        self.await_stop(now_s, trainer, roster);
+    }
+
+    /// Goes on waiting for members that were told to stop; when nobody is left to
+    /// wait for, the next generation follows at once.
+    fn await_stop(&mut self, now_s: f64, trainer: TrainerId, roster: &Roster) {
+        let Some(run) = self
+            .trainers
+            .get_mut(&trainer)
+            .and_then(|known| known.run.as_mut())
+        else {
+            return;
+        };
+        let RunState::Stopping {
+            waiting,
+            deadline_s,
+            grace_s,
+        } = &mut run.state
+        else {
+            return;
+        };
+        waiting.retain(|node| roster.running.contains(node));
+        if waiting.is_empty() {
+            let began_s = *deadline_s - *grace_s - STOP_ANSWER_S;
+            if *grace_s > 0.0 && !run.lost_member {
+                self.measure_save(trainer, now_s - began_s);
+            }
             self.end_generation(now_s, trainer);
             let roster = self.roster(trainer);
             self.start_generation(now_s, trainer, &roster);
+            if let Some(known) = self.trainers.get_mut(&trainer)
+                && known.run.is_none()
+            {
+                // Waiting for nodes is no cost of a restart.
+                known.restart_began = None;
+            }
+            return;
+        }
+        if run.lost_member && *grace_s > 0.0 {
+            // Whoever waits for the lost peer in a collective does not see SIGTERM.
+            *grace_s = 0.0;
+            self.actions.push(Action::Stop {
+                trainer,
+                generation: run.number,
+                nodes: waiting.iter().copied().collect(),
+                grace_s: 0.0,
+            });
+        }
+        let deadline_s = *deadline_s;
+        self.wake_at(deadline_s);
+    }
+
+    fn measure_save(&mut self, trainer: TrainerId, save_s: f64) {
+        if let Some(known) = self.trainers.get_mut(&trainer) {
+            let usual_s = known.save_s.map_or(save_s, |old_s| (old_s + save_s) / 2.0);
+            known.save_s = Some(usual_s.max(save_s));
         }
     }
 
@@ -172,10 +209,7 @@ impl Engine {
             .iter()
             .copied()
             .filter(|node| {
-                Some(*node) != answered
-                    && pool
-                        .get(node)
-                        .is_some_and(|node| node.worker_of(trainer).is_some())
+                Some(*node) != answered && pool.get(node).is_some_and(|node| node.may_run(trainer))
             })
             .collect();
         if !waiting.is_empty() {
@@ -190,6 +224,7 @@ impl Engine {
         run.state = RunState::Stopping {
             waiting,
             deadline_s: now_s + grace_s + STOP_ANSWER_S,
+            grace_s,
         };
     }
 
@@ -214,6 +249,13 @@ impl Engine {
     }
 
     fn start_generation(&mut self, now_s: f64, trainer: TrainerId, roster: &Roster) {
+        if let Some(until_s) = self.adopts_until_s(now_s, trainer) {
+            self.wake_at(until_s);
+            return;
+        }
+        if self.has_stale_workers(trainer) {
+            return;
+        }
         let assemble_s = self.config.assemble_s;
         let Some(known) = self.trainers.get_mut(&trainer) else {
             return;
@@ -224,8 +266,8 @@ impl Engine {
             known.assembling_since_s = None;
             return;
         }
-        if now_s < known.resume_at_s {
-            let time_s = known.resume_at_s;
+        if now_s < known.restart_at_s {
+            let time_s = known.restart_at_s;
             self.wake_at(time_s);
             return;
         }
@@ -237,7 +279,7 @@ impl Engine {
         if (roster.ready.len() as u32) < known.info.min_nodes {
             return;
         }
-        known.generation += 1;
+        known.generation = known.generation.saturating_add(1);
         known.assembling_since_s = None;
         known.blocked_reason = None;
         known.starts += 1;
@@ -260,14 +302,46 @@ impl Engine {
         }
     }
 
+    fn has_stale_workers(&self, trainer: TrainerId) -> bool {
+        self.pool
+            .values()
+            .filter_map(|node| node.worker_of(trainer))
+            .any(|worker| worker.phase == Phase::Stale)
+    }
+
+    /// Until when workers of the trainer's that were found may run ranks of which
+    /// their agents, on their way back, will tell, epoch seconds.
+    fn adopts_until_s(&self, now_s: f64, trainer: TrainerId) -> Option<f64> {
+        self.pool
+            .values()
+            .filter_map(|node| node.worker_of(trainer))
+            .filter(|worker| worker.phase == Phase::Found)
+            .map(|worker| worker.since_s + self.config.adopt_timeout_s)
+            .filter(|until_s| now_s < *until_s)
+            .reduce(f64::max)
+    }
+
     /// Sends home workers that are not wanted and run nothing.
     fn dismiss(&mut self, trainer: TrainerId, now_s: f64) {
+        let adopts_until_s = self.adopts_until_s(now_s, trainer);
+        if let Some(until_s) = adopts_until_s {
+            self.wake_at(until_s);
+        }
+        let run = self
+            .trainers
+            .get(&trainer)
+            .and_then(|known| known.run.as_ref());
+        let may_confirm = |node: &NodeId| run.is_some_and(|run| run.members.contains(node));
         let mut dismissed = Vec::new();
         for (id, node) in &mut self.pool {
             if node.assigned != Some(trainer)
                 && let Some(worker) = &mut node.worker
                 && worker.trainer == trainer
-                && matches!(worker.phase, Phase::Placed | Phase::Ready)
+                && match worker.phase {
+                    Phase::Placed | Phase::Ready => true,
+                    Phase::Found => adopts_until_s.is_none() && !may_confirm(id),
+                    _ => false,
+                }
             {
                 worker.phase = Phase::Leaving;
                 worker.since_s = now_s;
@@ -288,14 +362,17 @@ impl Engine {
         let Some(known) = self.trainers.get(&trainer) else {
             return;
         };
-        if now_s < known.resume_at_s {
-            let time_s = known.resume_at_s;
+        let time_s = known.resume_at_s.max(known.restart_at_s);
+        if now_s < time_s {
             self.wake_at(time_s);
+            return;
+        }
+        if self.pool_in_doubt {
             return;
         }
         let placed = self.pool.values().any(|node| {
             node.worker_of(trainer)
-                .is_some_and(|worker| worker.phase == Phase::Placed)
+                .is_some_and(|worker| matches!(worker.phase, Phase::Placed | Phase::Found))
         });
         let most = match (known.greeted, placed) {
             (true, _) => usize::MAX,
@@ -350,18 +427,21 @@ impl Engine {
         running: Option<(u64, Vec<NodeId>)>,
         newest_generation: u64,
     ) {
-        let Some(pool_node) = self.pool.get_mut(&node) else {
-            return;
-        };
         let Some(known) = self.trainers.get_mut(&trainer) else {
             return;
         };
-        let phase = match &pool_node.worker {
-            Some(worker) if worker.trainer == trainer => worker.phase,
-            _ => return,
-        };
         if known.state == TrainerState::Closing {
             return;
+        }
+        let worker = self
+            .pool
+            .get(&node)
+            .and_then(|node| node.worker_of(trainer));
+        let Some(phase) = worker.map(|worker| worker.phase) else {
+            return self.send_home(trainer, node, "it was given up or never wanted");
+        };
+        if phase == Phase::Leaving {
+            return self.send_home(trainer, node, "it was told to leave and is still there");
         }
         known.greeted = true;
         known.generation = known.generation.max(newest_generation);
@@ -371,8 +451,21 @@ impl Engine {
                 self.reported_running(now_s, trainer, node, generation, members);
             }
             None => match phase {
-                Phase::Placed => self.set_phase(now_s, node, trainer, Phase::Ready),
-                Phase::Stale => self.set_phase(now_s, node, trainer, Phase::Ready),
+                Phase::Found
+                    if self
+                        .run(trainer)
+                        .is_some_and(|run| run.members.contains(&node)) =>
+                {
+                    self.set_phase(now_s, node, trainer, Phase::Member);
+                    self.member_without_ranks(now_s, trainer, node);
+                }
+                Phase::Found if newest_generation > 0 => {
+                    // It may be about to start ranks: it answers when it is told to stop.
+                    self.kill_stale(now_s, trainer, node, newest_generation);
+                }
+                Phase::Placed | Phase::Found | Phase::Stale => {
+                    self.set_phase(now_s, node, trainer, Phase::Ready);
+                }
                 Phase::Member => self.member_without_ranks(now_s, trainer, node),
                 Phase::Ready | Phase::Leaving => {}
             },
@@ -406,14 +499,7 @@ impl Engine {
             .as_mut()
             .filter(|run| run.number == generation && run.members.contains(&node))
         else {
-            self.set_phase(now_s, node, trainer, Phase::Stale);
-            self.actions.push(Action::Stop {
-                trainer,
-                generation,
-                nodes: vec![node],
-                grace_s: 0.0,
-            });
-            return;
+            return self.kill_stale(now_s, trainer, node, generation);
         };
         match &mut run.state {
             RunState::Adopting(confirmed) => {
@@ -429,17 +515,38 @@ impl Engine {
                 }
             }
             RunState::Running => {}
-            RunState::Stopping { .. } => self.actions.push(Action::Stop {
-                trainer,
-                generation,
-                nodes: vec![node],
-                grace_s: 0.0,
-            }),
+            RunState::Stopping {
+                waiting,
+                deadline_s,
+                grace_s,
+            } => {
+                waiting.insert(node);
+                let left_s = (*deadline_s - STOP_ANSWER_S - now_s).clamp(0.0, *grace_s);
+                self.actions.push(Action::Stop {
+                    trainer,
+                    generation,
+                    nodes: vec![node],
+                    grace_s: left_s,
+                });
+            }
         }
         self.set_phase(now_s, node, trainer, Phase::Member);
     }
 
-    /// A member came back without ranks: they ended, or it never heard of the start.
+    /// The worker runs, or is about to run, ranks of a generation that is not the
+    /// trainer's current one.
+    fn kill_stale(&mut self, now_s: f64, trainer: TrainerId, node: NodeId, generation: u64) {
+        self.set_phase(now_s, node, trainer, Phase::Stale);
+        self.actions.push(Action::Stop {
+            trainer,
+            generation,
+            nodes: vec![node],
+            grace_s: 0.0,
+        });
+    }
+
+    /// A member came back without ranks: they ended, it never heard of the start,
+    /// or it is about to start them; it answers when it is told to stop.
     fn member_without_ranks(&mut self, now_s: f64, trainer: TrainerId, node: NodeId) {
         let Some(run) = self
             .trainers
@@ -448,11 +555,18 @@ impl Engine {
         else {
             return;
         };
-        if let RunState::Stopping { waiting, .. } = &mut run.state {
-            waiting.remove(&node);
+        if let RunState::Stopping { waiting, .. } = &run.state {
+            if waiting.contains(&node) {
+                self.actions.push(Action::Stop {
+                    trainer,
+                    generation: run.number,
+                    nodes: vec![node],
+                    grace_s: 0.0,
+                });
+            }
         } else {
             run.lost_member = true;
-            self.stop_run(now_s, trainer, 0.0, Some(node));
+            self.stop_run(now_s, trainer, 0.0, None);
         }
     }
 
@@ -478,16 +592,16 @@ impl Engine {
     /// Deadlines of workers and generations.
     pub(super) fn check_deadlines(&mut self, now_s: f64) {
         self.judge_failures(now_s);
-        let mut silent = Vec::new();
+        let (mut silent, mut still_there) = (Vec::new(), Vec::new());
         for (id, node) in &self.pool {
             if let Some(worker) = &node.worker
-                && worker.phase == Phase::Placed
+                && self
+                    .worker_deadline_s(worker)
+                    .is_some_and(|deadline_s| now_s >= deadline_s)
             {
-                let deadline_s = worker.since_s + self.config.worker_start_timeout_s;
-                if now_s >= deadline_s {
-                    silent.push((worker.trainer, *id));
-                } else {
-                    self.wake_at_s = Some(self.wake_at_s.map_or(deadline_s, |s| s.min(deadline_s)));
+                match worker.phase {
+                    Phase::Leaving => still_there.push((worker.trainer, *id)),
+                    _ => silent.push((worker.trainer, *id)),
                 }
             }
         }
@@ -499,16 +613,19 @@ impl Engine {
                 RunState::Stopping {
                     waiting,
                     deadline_s,
+                    ..
                 } if now_s >= *deadline_s => {
                     silent.extend(waiting.iter().map(|node| (trainer.info.id, *node)));
                 }
-                RunState::Adopting(confirmed)
-                    if now_s >= run.since_s + self.config.adopt_timeout_s =>
+                RunState::Adopting(heard) | RunState::Starting(heard)
+                    if self
+                        .run_deadline_s(run)
+                        .is_some_and(|deadline_s| now_s >= deadline_s) =>
                 {
                     silent.extend(
                         run.members
                             .iter()
-                            .filter(|node| !confirmed.contains(node))
+                            .filter(|node| !heard.contains(node))
                             .map(|node| (trainer.info.id, *node)),
                     );
                 }
@@ -517,6 +634,45 @@ impl Engine {
         }
         for (trainer, node) in silent {
             self.worker_lost(now_s, trainer, node, LossReason::Silent);
+        }
+        for (trainer, node) in still_there {
+            // A leave may have come to nothing: Slurm refuses it while a task starts.
+            self.set_phase(now_s, node, trainer, Phase::Leaving);
+            self.send_home(trainer, node, "it was told to leave and is still there");
+        }
+    }
+
+    /// Until when all members of a generation must have been heard of.
+    fn run_deadline_s(&self, run: &Run) -> Option<f64> {
+        match run.state {
+            RunState::Adopting(_) => Some(run.since_s + self.config.adopt_timeout_s),
+            RunState::Starting(_) => Some(run.since_s + self.config.worker_start_timeout_s),
+            RunState::Running | RunState::Stopping { .. } => None,
+        }
+    }
+
+    /// When something has to be done about a worker of whom nothing is heard.
+    fn worker_deadline_s(&self, worker: &Worker) -> Option<f64> {
+        let is_closing = self
+            .trainers
+            .get(&worker.trainer)
+            .is_none_or(|known| known.state == TrainerState::Closing);
+        let patience_s = match worker.phase {
+            Phase::Placed | Phase::Found => self.config.worker_start_timeout_s,
+            Phase::Leaving if !is_closing => LEAVE_AGAIN_S,
+            Phase::Stale => STOP_ANSWER_S,
+            Phase::Leaving | Phase::Ready | Phase::Member => return None,
+        };
+        Some(worker.since_s + patience_s)
+    }
+
+    pub(super) fn wake_at_workers_deadlines(&mut self) {
+        let workers = self.pool.values().filter_map(|node| node.worker.as_ref());
+        let first_s = workers
+            .filter_map(|worker| self.worker_deadline_s(worker))
+            .reduce(f64::min);
+        if let Some(time_s) = first_s {
+            self.wake_at(time_s);
         }
     }
 }

@@ -22,6 +22,9 @@ use crate::trainer::{Run, RunState, Trainer, TrainerId, TrainerState};
 pub use event::{Action, Decision, Event, LossReason, Outcome, PlaceFault};
 pub use faults::Quarantine;
 
+/// A node is vacated so much earlier than the measured save takes, seconds.
+const SAVE_MARGIN_S: f64 = 3.0;
+
 /// The engine's settings. All times are in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EngineConfig {
@@ -39,7 +42,7 @@ pub struct EngineConfig {
     /// A placement on a node with a planned end waits up to this long for Slurm's
     /// next backfill cycle (bf_interval).
     pub plan_wait_s: f64,
-    /// A node with a planned end is vacated this long ahead.
+    /// A node with a planned end is vacated at least this long ahead.
     pub vacate_lead_s: f64,
     /// Limit of a task on a node without a planned end.
     pub lease_s: f64,
@@ -140,10 +143,24 @@ impl Engine {
         self.check_deadlines(now_s);
         self.decide(now_s);
         self.drive(now_s);
+        self.wake_at_workers_deadlines();
+        self.stop_nobody_who_is_gone();
         if let Some(time_s) = self.wake_at_s {
             self.actions.push(Action::WakeAt { time_s });
         }
         std::mem::take(&mut self.actions)
+    }
+
+    /// A worker that was told to stop may have been lost in the same event.
+    fn stop_nobody_who_is_gone(&mut self) {
+        let pool = &self.pool;
+        self.actions.retain_mut(|action| match action {
+            Action::Stop { trainer, nodes, .. } => {
+                nodes.retain(|node| pool.get(node).is_some_and(|node| node.may_run(*trainer)));
+                !nodes.is_empty()
+            }
+            _ => true,
+        });
     }
 
     /// The decisions since the last call, oldest first.
@@ -176,38 +193,62 @@ impl Engine {
         &self.quarantines
     }
 
-    /// Whether `node` may be given to a trainer at `now_s`, or go on serving the
-    /// one that has it.
+    /// Whether `node` may be used at `now_s`: to keep its worker or to get one.
     pub fn is_usable(&self, node: NodeId, now_s: f64) -> bool {
-        let Some(pool_node) = self.pool.get(&node) else {
-            return false;
-        };
-        let is_served = pool_node
-            .assigned
-            .and_then(|trainer| pool_node.worker_of(trainer))
-            .is_some_and(|worker| worker.phase != Phase::Leaving);
-        let is_long_enough = if is_served {
-            pool_node
-                .hole_end_s
-                .is_none_or(|end_s| end_s - now_s > self.config.vacate_lead_s)
-        } else {
-            self.room_s(pool_node, now_s) > self.config.min_hole_s
-        };
-        is_long_enough && !self.is_quarantined(node, now_s)
+        self.pool.get(&node).is_some_and(|pool_node| {
+            self.unusable_at_s(pool_node)
+                .is_none_or(|time_s| now_s < time_s)
+                && !self.is_quarantined(node, now_s)
+        })
     }
 
-    /// How long a worker that is placed on `node` at `now_s` could stay there:
-    /// Slurm must still find it fitting when it starts it.
+    /// From when on the node's planned end forbids its use, epoch seconds: a
+    /// worker that is there leaves just in time, a new one needs longer.
+    fn unusable_at_s(&self, node: &PoolNode) -> Option<f64> {
+        let stays = node
+            .assigned
+            .filter(|trainer| node.keeps_worker_of(*trainer));
+        match stays {
+            Some(trainer) => node
+                .hole_end_s
+                .map(|end_s| end_s - self.vacate_lead_s(trainer)),
+            None => self
+                .last_start_s(node)
+                .map(|time_s| time_s - self.start_lead_s()),
+        }
+    }
+
+    /// By when a worker must start on `node` so that Slurm finds room for it: the
+    /// planned end on backfill's grid, less the wait for its next cycle; epoch seconds.
+    fn last_start_s(&self, node: &PoolNode) -> Option<f64> {
+        let grid_s = self.config.plan_grid_s;
+        let end_s = node.hole_end_s?;
+        let grid_end_s = if grid_s > 0.0 {
+            (end_s / grid_s).floor() * grid_s
+        } else {
+            end_s
+        };
+        Some(grid_end_s - self.config.plan_wait_s)
+    }
+
+    /// How long a worker that is placed on `node` at `now_s` could stay there.
     fn room_s(&self, node: &PoolNode, now_s: f64) -> f64 {
-        node.hole_end_s.map_or(f64::INFINITY, |end_s| {
-            let grid_s = self.config.plan_grid_s;
-            let grid_end_s = if grid_s > 0.0 {
-                (end_s / grid_s).floor() * grid_s
-            } else {
-                end_s
-            };
-            grid_end_s - self.config.plan_wait_s - now_s
-        })
+        self.last_start_s(node)
+            .map_or(f64::INFINITY, |time_s| time_s - now_s)
+    }
+
+    /// How long before its planned end a node gets no worker any more.
+    fn start_lead_s(&self) -> f64 {
+        self.config.min_hole_s.max(self.config.vacate_lead_s)
+    }
+
+    /// How long before its planned end `trainer` vacates a node: long enough to save.
+    fn vacate_lead_s(&self, trainer: TrainerId) -> f64 {
+        let save_s = self.trainers.get(&trainer).and_then(|known| known.save_s);
+        let least_s = save_s.map_or(0.0, |save_s| save_s + SAVE_MARGIN_S);
+        least_s
+            .max(self.config.vacate_lead_s)
+            .min(self.start_lead_s())
     }
 
     fn take_in(&mut self, now_s: f64, event: Event) {
@@ -218,6 +259,7 @@ impl Engine {
                 hole_ends,
             } => {
                 for node in left {
+                    self.call_off(node);
                     self.lose_node(now_s, node);
                 }
                 self.join(now_s, joined);
@@ -323,17 +365,20 @@ impl Engine {
     /// A task of `trainer` runs on `node` though this engine never placed it:
     /// the trainer keeps the node until a decision says otherwise.
     fn adopt_worker(&mut self, now_s: f64, trainer: TrainerId, node: NodeId) {
-        let (Some(pool_node), Some(known)) =
-            (self.pool.get_mut(&node), self.trainers.get_mut(&trainer))
-        else {
+        let Some(known) = self.trainers.get_mut(&trainer) else {
             return;
         };
-        if pool_node.worker.is_some() || known.state == TrainerState::Closing {
+        if known.state == TrainerState::Closing {
             return;
         }
+        let pool_node = match self.pool.get_mut(&node) {
+            Some(pool_node) if pool_node.worker.is_none() => pool_node,
+            Some(pool_node) if pool_node.worker_of(trainer).is_some() => return,
+            _ => return self.send_home(trainer, node, "its node is not free for it"),
+        };
         pool_node.worker = Some(Worker {
             trainer,
-            phase: Phase::Placed,
+            phase: Phase::Found,
             since_s: now_s,
         });
         let held = self
@@ -354,6 +399,24 @@ impl Engine {
         }
     }
 
+    /// A placement on a node that is no longer idle must not start there later.
+    fn call_off(&mut self, node: NodeId) {
+        if let Some(worker) = self.pool.get(&node).and_then(|node| node.worker.as_ref())
+            && worker.phase == Phase::Placed
+        {
+            self.send_home(worker.trainer, node, "the node went to others");
+        }
+    }
+
+    /// Has a task taken off a node, whether or not it is known as a worker there.
+    fn send_home(&mut self, trainer: TrainerId, node: NodeId, reason: &str) {
+        self.actions.push(Action::Leave {
+            trainer,
+            node,
+            reason: reason.to_owned(),
+        });
+    }
+
     fn progress(&mut self, now_s: f64, trainer: TrainerId, generation: u64, samples: u64) {
         let Some(known) = self.trainers.get_mut(&trainer) else {
             return;
@@ -367,9 +430,20 @@ impl Engine {
             known.restart_s = Some(known.restart_s.map_or(gap_s, |old_s| (old_s + gap_s) / 2.0));
             known.restart_began = None;
         }
+        let has_grown = samples > known.samples;
         known.samples = samples;
         if samples > known.failures_at_samples && !known.failures.is_empty() {
             known.failures.clear();
+        }
+        // Nodes that take part in progress are good.
+        if let Some(run) = &known.run
+            && has_grown
+            && run.number == generation
+            && run.state == RunState::Running
+        {
+            for node in &run.members {
+                self.quarantines.remove(node);
+            }
         }
     }
 
