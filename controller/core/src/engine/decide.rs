@@ -29,9 +29,11 @@ impl Engine {
         let solution = self.solver.solve(&problem);
         let counts: Vec<(TrainerId, u32, u32)> = trainers
             .iter()
-            .zip(&solution.nodes)
+            .zip(solution.nodes())
             .enumerate()
-            .map(|(index, (trainer, nodes))| (*trainer, problem.trainers[index].current, *nodes))
+            .map(|(index, (trainer, nodes))| {
+                (*trainer, problem.trainers[index].current.nodes, nodes)
+            })
             .collect();
         for (index, (trainer, from, to)) in counts.iter().enumerate() {
             if from != to {
@@ -180,7 +182,7 @@ impl Engine {
     /// "T4: 6 -> 8 nodes: 2 more are worth 1,840 samples over 60 s against a
     /// restart of 3.1 s".
     fn explain(&self, problem: &Problem, index: usize, trainer: TrainerId, to: u32) -> String {
-        let from = problem.trainers[index].current;
+        let from = problem.trainers[index].current.nodes;
         let known = &self.trainers[&trainer];
         let curve = &known.info.curve;
         let samples = |nodes: u32| curve.value(nodes) * problem.horizon_s;
