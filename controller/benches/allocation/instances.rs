@@ -10,9 +10,13 @@ const COUNTS: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// Samples per second on Summit at [`COUNTS`] nodes (arXiv 2106.12091): AlexNet, VGG-16,
 /// ResNet-18, DenseNet, MNASNet, ShuffleNet, MobileNet.
 const NETWORKS: [[f64; 7]; 7] = [
-    [7115.3, 13071.7, 21066.1, 40484.9, 74002.9, 130762.0, 202135.4],
+    [
+        7115.3, 13071.7, 21066.1, 40484.9, 74002.9, 130762.0, 202135.4,
+    ],
     [1193.3, 2389.2, 4691.7, 9257.9, 18348.9, 36208.5, 70151.7],
-    [5218.8, 10582.5, 20436.0, 39584.0, 78023.8, 144762.5, 262723.0],
+    [
+        5218.8, 10582.5, 20436.0, 39584.0, 78023.8, 144762.5, 262723.0,
+    ],
     [989.9, 1952.5, 3849.8, 7608.1, 14993.2, 28812.2, 57773.9],
     [3245.7, 6001.9, 11489.3, 23075.6, 43899.7, 83474.2, 160493.6],
     [2831.0, 5259.0, 9988.0, 20379.2, 38895.3, 74125.1, 145081.5],
@@ -124,7 +128,11 @@ impl Chain {
             demand.current = share;
         }
         self.events += 1;
-        let spread = if self.events.is_multiple_of(3) { 0.7 } else { 0.05 };
+        let spread = if self.events.is_multiple_of(3) {
+            0.7
+        } else {
+            0.05
+        };
         for (class, base) in self.problem.classes.iter_mut().zip(&self.base) {
             let factor = self.random.between(1.0 - spread, 1.0 + spread);
             class.nodes = (f64::from(*base) * factor).round() as u32;
@@ -166,7 +174,11 @@ impl Chain {
                 false => self.random.between(0.8, 1.2),
             };
             let may = k == must || self.random.real() < 0.8;
-            if may { SPEEDS[k % SPEEDS.len()] * own } else { 0.0 }
+            if may {
+                SPEEDS[k % SPEEDS.len()] * own
+            } else {
+                0.0
+            }
         });
         let speeds = speeds.collect();
         trainer(&mut self.random, 64).with_speeds(speeds)

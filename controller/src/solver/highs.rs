@@ -379,7 +379,10 @@ mod tests {
     #[test]
     fn without_time_or_solution_the_status_says_so() {
         let mut highs = Highs::new().unwrap();
-        assert_eq!(highs.solve(&knapsack(false), None, 0.0).status, Status::Limit);
+        assert_eq!(
+            highs.solve(&knapsack(false), None, 0.0).status,
+            Status::Limit
+        );
         let mut impossible = knapsack(true);
         impossible.row(20.0, f64::INFINITY, &[(0, 1.0)]);
         let run = highs.solve(&impossible, None, 10.0);
@@ -408,7 +411,10 @@ mod tests {
     fn every_status_that_highs_knows_is_mapped() {
         let known = sys::MODEL_STATUS_MIN..=sys::MODEL_STATUS_MAX;
         let good = known.filter(|&code| !matches!(Status::from_code(code), Status::Failed(_)));
-        assert_eq!(good.collect::<Vec<_>>(), [6, 7, 8, 11, 12, 13, 14, 16, 17, 18, 19]);
+        assert_eq!(
+            good.collect::<Vec<_>>(),
+            [6, 7, 8, 11, 12, 13, 14, 16, 17, 18, 19]
+        );
         assert_eq!(Status::from_code(4711), Status::Failed(4711));
     }
 }

@@ -87,7 +87,6 @@ impl Milp {
             bound: f64::INFINITY,
             optimal: false,
         };
-        report(&known);
         let prices = self.relax(&table, limit, table.total(&known.shares));
         known.bound = bound(&table, &prices);
         let search_until = start + SEARCH.min(limit / SEARCH_SHARE);

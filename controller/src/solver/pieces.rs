@@ -136,7 +136,11 @@ impl Program {
         whole: bool,
         shared: &mut SharedRows,
     ) -> usize {
-        let Piece { trainer: j, class: k, .. } = piece;
+        let Piece {
+            trainer: j,
+            class: k,
+            ..
+        } = piece;
         let is_whole = whole && table.caps_of(j).len() > 1;
         let worth = (piece.value - none) / self.unit;
         piece.column = self.model.column(worth, 0.0, 1.0, true);
@@ -154,7 +158,11 @@ impl Program {
     /// The columns' values for an allocation; `None` when it is not in the program.
     pub fn columns(&self, shares: &[Share]) -> Option<Vec<f64>> {
         let mut values = vec![0.0; self.model.columns()];
-        for (j, share) in shares.iter().enumerate().filter(|(_, share)| share.nodes > 0) {
+        for (j, share) in shares
+            .iter()
+            .enumerate()
+            .filter(|(_, share)| share.nodes > 0)
+        {
             let piece = self.pieces.iter().find(|piece| {
                 let width: u32 = piece.steps.iter().map(|(width, _)| width).sum();
                 let counts = piece.first..=piece.first + width;
@@ -233,7 +241,11 @@ fn no_nodes(table: &ValueTable, j: usize) -> (f64, f64) {
 fn unit(table: &ValueTable) -> f64 {
     let scale = table.scale();
     if scale > 0.0 && scale.is_finite() {
-        (scale / LARGEST).log2().round().exp2().max(f64::MIN_POSITIVE)
+        (scale / LARGEST)
+            .log2()
+            .round()
+            .exp2()
+            .max(f64::MIN_POSITIVE)
     } else {
         1.0
     }
@@ -272,7 +284,12 @@ fn pieces(problem: &Problem, table: &ValueTable, j: usize, k: usize, keep: &[boo
         held if held.class == k => held.nodes,
         _ => 0,
     };
-    let mut ends: Vec<u32> = demand.objective.knots().iter().map(|knot| knot.nodes).collect();
+    let mut ends: Vec<u32> = demand
+        .objective
+        .knots()
+        .iter()
+        .map(|knot| knot.nodes)
+        .collect();
     ends.extend([current.saturating_sub(1), current, top]);
     ends.sort_unstable();
     ends.dedup();
@@ -385,7 +402,10 @@ mod tests {
                 assert_eq!(counts, (2..=20).collect::<Vec<_>>(), "{current} {points:?}");
                 for (n, value) in covered {
                     let expected = problem.value(0, n).unwrap();
-                    assert!((value - expected).abs() < 1e-9, "{current} {points:?} at {n}");
+                    assert!(
+                        (value - expected).abs() < 1e-9,
+                        "{current} {points:?} at {n}"
+                    );
                 }
                 for piece in &pieces {
                     assert!(piece.steps.windows(2).all(|pair| pair[1].1 <= pair[0].1));

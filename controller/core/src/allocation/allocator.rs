@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::bound::{bound, estimate_prices};
 use super::dp::DpSolver;
-use super::problem::{Problem, Share};
+use super::problem::Problem;
 use super::reduce::reduce;
 use super::search::{Search, greedy};
 use super::solution::{Solution, Solver};
@@ -95,7 +95,7 @@ impl Default for HeuristicSolver {
 impl GeneralSolver for HeuristicSolver {
     fn solve(&mut self, problem: &Problem) -> Solution {
         if problem.validate().is_err() {
-            return nothing(problem);
+            return Solution::nothing(problem);
         }
         let table = ValueTable::new(problem, None);
         let mut left = u64::from(self.shakes) * table.trainers() as u64;
@@ -103,7 +103,7 @@ impl GeneralSolver for HeuristicSolver {
             left = left.saturating_sub(1);
             left > 0
         };
-        heuristic(problem, &table, &mut go_on).unwrap_or_else(|| nothing(problem))
+        heuristic(problem, &table, &mut go_on).unwrap_or_else(|| Solution::nothing(problem))
     }
 }
 
@@ -138,18 +138,5 @@ pub fn relative_gap(value: f64, most: f64) -> f64 {
         above / value.abs()
     } else {
         f64::INFINITY
-    }
-}
-
-/// Nobody gets anything: feasible whatever the problem is.
-fn nothing(problem: &Problem) -> Solution {
-    Solution {
-        shares: vec![Share::NONE; problem.trainers.len()],
-        objective: problem.value_of(&vec![Share::NONE; problem.trainers.len()]),
-        optimal: false,
-        gap: f64::INFINITY,
-        solver: Solver::Greedy,
-        fault: None,
-        seconds: 0.0,
     }
 }

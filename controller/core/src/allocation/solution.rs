@@ -85,6 +85,20 @@ impl Solution {
         })
     }
 
+    /// Nobody gets anything: allowed whatever the problem is.
+    pub fn nothing(problem: &Problem) -> Self {
+        let shares = vec![Share::NONE; problem.trainers.len()];
+        Self {
+            objective: problem.value_of(&shares),
+            shares,
+            optimal: false,
+            gap: f64::INFINITY,
+            solver: Solver::Greedy,
+            fault: None,
+            seconds: 0.0,
+        }
+    }
+
     /// The nodes of each trainer, whatever their class.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = u32> {
         self.shares.iter().map(|share| share.nodes)
