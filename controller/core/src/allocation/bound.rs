@@ -5,8 +5,9 @@
 
 use super::table::ValueTable;
 
-/// Steps of [`estimate_prices`] when there is no linear program to ask.
+/// Steps of [`estimate_prices`] at most, and values that it looks at in all.
 const ESTIMATE_STEPS: usize = 200;
+const ESTIMATE_WORK: usize = 50_000_000;
 
 /// What a node costs, in the objective's unit times seconds; none is negative.
 #[derive(Debug, Clone, PartialEq)]
@@ -75,7 +76,8 @@ pub fn estimate_prices(table: &ValueTable, known: f64) -> Prices {
     let mut prices = Prices::zero(table);
     let (mut best, mut least) = (prices.clone(), bound(table, &prices));
     let mut relaxation = 1.0;
-    for step in 0..ESTIMATE_STEPS {
+    let steps = (ESTIMATE_WORK / table.len().max(1)).clamp(2, ESTIMATE_STEPS);
+    for step in 0..steps {
         // How much more than there is the trainers would take at these prices.
         let mut class_excess: Vec<f64> = negated(table.class_nodes());
         let mut cap_excess: Vec<f64> = negated(table.cap_nodes());
