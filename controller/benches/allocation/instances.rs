@@ -144,11 +144,6 @@ impl Chain {
         }
     }
 
-    /// Whether the last event was a burst.
-    pub fn is_burst(&self) -> bool {
-        self.events > 0 && self.events.is_multiple_of(3)
-    }
-
     fn lose_nodes(&mut self) {
         for (k, class) in self.problem.classes.iter().enumerate() {
             let holders: Vec<usize> = (0..self.problem.trainers.len())

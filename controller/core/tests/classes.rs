@@ -57,19 +57,33 @@ fn an_allocation_must_keep_to_classes_and_caps() {
     assert_eq!(check([(0, 2), (1, 3), (1, 3)]), Ok(()));
     assert!(matches!(
         check([(1, 2), (0, 0), (0, 0)]),
-        Err(Infeasible::BadClass { trainer: 0, class: 1 })
+        Err(Infeasible::BadClass {
+            trainer: 0,
+            class: 1
+        })
     ));
     assert!(matches!(
         check([(0, 0), (7, 1), (0, 0)]),
-        Err(Infeasible::BadClass { trainer: 1, class: 7 })
+        Err(Infeasible::BadClass {
+            trainer: 1,
+            class: 7
+        })
     ));
     assert!(matches!(
         check([(0, 1), (0, 2), (0, 2)]),
-        Err(Infeasible::ClassExceeded { class: 0, given: 5, .. })
+        Err(Infeasible::ClassExceeded {
+            class: 0,
+            given: 5,
+            ..
+        })
     ));
     assert!(matches!(
         check([(0, 3), (1, 3), (0, 0)]),
-        Err(Infeasible::CapExceeded { cap: 0, given: 6, .. })
+        Err(Infeasible::CapExceeded {
+            cap: 0,
+            given: 6,
+            ..
+        })
     ));
 }
 
@@ -122,10 +136,7 @@ fn classes_that_are_alike_become_one_and_useless_ones_go() {
         let shares = [Share::new(0, a), Share::new(1, b)];
         reduced.expand(&problem, &shares)
     };
-    assert_eq!(
-        expand(5, 4),
-        Some(vec![Share::new(2, 5), Share::new(1, 4)])
-    );
+    assert_eq!(expand(5, 4), Some(vec![Share::new(2, 5), Share::new(1, 4)]));
     assert_eq!(expand(6, 4), None);
 }
 
@@ -185,8 +196,8 @@ fn a_problem_survives_json() {
     let demand = TrainerDemand::new(Share::new(1, 2), 2, 4, curve)
         .with_costs(3.0, 1.0)
         .with_speeds(vec![0.0, 1.8]);
-    let problem = Problem::with_classes(classes(&[4, 4]), 60.0, vec![demand])
-        .with_caps(vec![cap(&[0], 3)]);
+    let problem =
+        Problem::with_classes(classes(&[4, 4]), 60.0, vec![demand]).with_caps(vec![cap(&[0], 3)]);
     let text = serde_json::to_string(&problem).unwrap();
     assert_eq!(serde_json::from_str::<Problem>(&text).unwrap(), problem);
 }

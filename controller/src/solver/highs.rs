@@ -85,6 +85,12 @@ impl Model {
         self.row_lower.len() - 1
     }
 
+    /// What the objective is at these values, one per column.
+    pub fn value(&self, values: &[f64]) -> f64 {
+        let terms = self.cost.iter().zip(values);
+        terms.fold(self.offset, |sum, (cost, value)| sum + cost * value)
+    }
+
     /// Number of columns.
     pub fn columns(&self) -> usize {
         self.cost.len()
