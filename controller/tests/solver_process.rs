@@ -154,7 +154,7 @@ fn a_process_that_hangs_is_killed_at_the_limit() {
 #[test]
 fn what_a_process_found_before_it_hung_is_taken() {
     // The first reply is written by hand, then nothing more comes.
-    let shares = vec!["[0,1]"; 10].join(",");
+    let shares = ["[0,1]"; 10].join(",");
     let reply = format!(
         "{{\"number\":1,\"last\":false,\"shares\":[{shares}],\"bound\":1e9,\"optimal\":false,\
          \"failed_status\":null,\"infeasible\":false}}"
