@@ -18,3 +18,5 @@ pub mod net;
 pub mod slurm;
 #[cfg(feature = "slurm")]
 pub mod slurm_conf;
+#[cfg(feature = "slurm")]
+pub mod store;

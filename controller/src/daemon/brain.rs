@@ -14,9 +14,10 @@ use super::slurm_thread::{Change, ChangeKind, Order, Purpose, Report};
 use super::tasks::Array;
 use crate::config::Config;
 use crate::slurm::{NodeRecord, ReservationRecord, SlurmSettings, TaskName};
+use crate::store::{Memory, Record, Store};
 
 /// Decisions that are kept to be shown.
-const KEPT_DECISIONS: usize = 1000;
+pub(super) const KEPT_DECISIONS: usize = 1000;
 
 /// Shortest time between two looks, whatever hints say, seconds.
 const SHORTEST_LOOK_S: f64 = 1.0;
@@ -73,6 +74,7 @@ pub(super) struct Brain {
     pub tokens_at_s: f64,
     pub looks_failed: u32,
     pub looks: u64,
+    pub store: Store,
     orders: Sender<Order>,
     look_under_way: bool,
     last_look_s: f64,
@@ -83,8 +85,14 @@ pub(super) struct Brain {
 }
 
 impl Brain {
-    /// A brain that has seen nothing.
-    pub fn new(config: Config, settings: SlurmSettings, orders: Sender<Order>) -> Self {
+    /// A brain that has seen nothing of Slurm yet.
+    pub fn new(
+        config: Config,
+        settings: SlurmSettings,
+        orders: Sender<Order>,
+        store: Store,
+        memory: Memory,
+    ) -> Self {
         let engine = Engine::new(config.engine.clone());
         Brain {
             engine,
@@ -92,7 +100,7 @@ impl Brain {
             arrays: BTreeMap::new(),
             agents: Agents::new(config.heartbeat_s),
             accounting: Accounting::default(),
-            decisions: VecDeque::new(),
+            decisions: memory.decisions.into(),
             nodes: BTreeMap::new(),
             partition_nodes: BTreeSet::new(),
             reservations: Vec::new(),
@@ -102,7 +110,8 @@ impl Brain {
             wanted: VecDeque::new(),
             mentioned: BTreeSet::new(),
             doubted_at_s: 0.0,
-            history: BTreeMap::new(),
+            history: memory.ended.into_iter().collect(),
+            store,
             immediate_events: Vec::new(),
             plain_jobs: 0,
             has_seen: false,
@@ -180,6 +189,7 @@ impl Brain {
             if self.decisions.len() == KEPT_DECISIONS {
                 self.decisions.pop_front();
             }
+            self.store.keep(Record::Decision(decision.clone()));
             self.decisions.push_back(decision);
         }
         for action in actions {
@@ -241,9 +251,9 @@ impl Brain {
         events.push(Event::PoolDoubted);
     }
 
-    /// Whether the look that is being reported was begun after the last doubt.
-    pub(super) fn look_began_after_doubt(&self) -> bool {
-        self.last_look_s > self.doubted_at_s
+    /// Whether the look that is being reported was begun after `time_s`.
+    pub(super) fn look_began_after(&self, time_s: f64) -> bool {
+        self.last_look_s > time_s
     }
 
     /// When the next look may be, epoch seconds: each `poll_interval_s`, at once

@@ -4,13 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bftrainer::spec::COMMENT_PREFIX;
+use bftrainer::wire::ToAgent;
 use bftrainer_core::engine::Event;
 use bftrainer_core::trainer::{TrainerId, TrainerState};
 
 use super::agents::Agents;
 use super::brain::Brain;
 use super::slurm_thread::Sight;
-use super::tasks::Task;
+use super::tasks::{Plan, Task};
 use crate::slurm::{BaseState, JobRecord, ReservationRecord, TaskName};
 
 impl Brain {
@@ -47,7 +48,7 @@ impl Brain {
         self.observe_pool(now_s, events);
         events.extend(found);
         self.has_seen = true;
-        if self.look_began_after_doubt() {
+        if self.look_began_after(self.doubted_at_s) {
             events.push(Event::PoolSeen);
         }
         self.unpark(now_s, events);
@@ -108,11 +109,23 @@ impl Brain {
     /// Lets joins in that waited for Slurm to show their tasks.
     fn unpark(&mut self, now_s: f64, events: &mut Vec<Event>) {
         for parked in self.agents.take_parked() {
+            let key = (parked.join.array_job_id, parked.join.array_task_id);
+            let task = self
+                .arrays
+                .get(&key.0)
+                .and_then(|array| array.tasks.get(&key.1));
+            let is_being_ended = task.is_some_and(|task| {
+                let placed = matches!(task.plan, Plan::Placing { .. } | Plan::Placed { .. });
+                !placed && !task.runs()
+            });
             if Agents::is_overdue(&parked, now_s) {
                 self.refuse_agent(
                     &parked,
                     "Slurm does not show this task running on this node",
                 );
+            } else if is_being_ended && self.look_began_after(parked.since_s) {
+                // The agent may have gone by itself.
+                let _ = parked.to_agent.send(ToAgent::Ended);
             } else {
                 self.consider_join(now_s, parked, events);
             }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::accounting::{quantile, running_nodes};
 use super::brain::Brain;
 use super::tasks::{Admission, Array};
+use crate::store::Record;
 
 /// Ended trainers that can still be shown.
 const KEPT_ENDED: usize = 1000;
@@ -56,6 +57,10 @@ impl Brain {
         if self.history.len() >= KEPT_ENDED {
             self.history.pop_first();
         }
+        self.store.keep(Record::Ended {
+            array_job_id: id,
+            row: row.clone(),
+        });
         self.history.insert(id, row);
     }
 
@@ -80,7 +85,7 @@ impl Brain {
             "total": total,
             "epoch": progress.epoch,
             "loss": progress.loss,
-            "rescales": trainer.map_or(0, |trainer| trainer.rescales),
+            "rescales": trainer.map_or(0, Trainer::rescales),
             "preemptions": trainer.map_or(0, |trainer| trainer.preemptions),
             "harvested_node_s": array.harvested_node_s,
             "reason": reason(array, trainer),

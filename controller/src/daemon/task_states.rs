@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use bftrainer::wire::ToAgent;
 use bftrainer_core::engine::{Event, LossReason, PlaceFault};
 use bftrainer_core::trainer::TrainerId;
 
@@ -129,6 +130,7 @@ impl Brain {
                     node: name,
                     requeued,
                 } => {
+                    self.agents.send((id, *task_id), ToAgent::Ended);
                     self.agents.remove((id, *task_id));
                     let node = self.engine.names.intern(&name);
                     let reason = if requeued {

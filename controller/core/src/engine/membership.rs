@@ -238,7 +238,7 @@ impl Engine {
         known.generation += 1;
         known.assembling_since_s = None;
         known.blocked_reason = None;
-        known.rescales += u64::from(known.restart_began.is_some());
+        known.starts += 1;
         if known.restart_began.is_none() {
             known.restart_began = Some((now_s, known.samples));
         }

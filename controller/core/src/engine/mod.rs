@@ -334,6 +334,7 @@ impl Engine {
         };
         if let Some((began_s, samples_then)) = known.restart_began
             && generation == known.generation
+            && Self::has_running_generation(known)
             && samples > samples_then
         {
             let gap_s = (now_s - began_s).clamp(0.1, 600.0);
