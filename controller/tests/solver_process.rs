@@ -66,6 +66,12 @@ fn signal(milp: &MilpSolver, signal: Signal) {
     kill(Pid::from_raw(id as i32), signal).unwrap();
 }
 
+/// Shell that writes a frame with this reply.
+fn says(reply: &str) -> String {
+    let (low, high) = (reply.len() % 256, reply.len() / 256);
+    format!("printf '\\{low:03o}\\{high:03o}\\000\\000%s' '{reply}'")
+}
+
 /// A script in the solver's place; it is told nothing it would understand.
 fn script(body: &str) -> (tempfile::TempDir, Settings) {
     let folder = tempfile::tempdir().unwrap();
@@ -159,11 +165,7 @@ fn what_a_process_found_before_it_hung_is_taken() {
         "{{\"number\":1,\"last\":false,\"shares\":[{shares}],\"bound\":1e9,\"optimal\":false,\
          \"failed_status\":null,\"infeasible\":false}}"
     );
-    let (_folder, settings) = script(&format!(
-        "printf '\\{:03o}\\{:03o}\\000\\000%s' '{reply}'; exec sleep 60",
-        reply.len() % 256,
-        reply.len() / 256,
-    ));
+    let (_folder, settings) = script(&format!("{}; exec sleep 60", says(&reply)));
     let mut milp = MilpSolver::new(settings, Duration::from_secs(2));
     let problem = problem(10);
     let solution = milp.solve(&problem);
@@ -174,29 +176,42 @@ fn what_a_process_found_before_it_hung_is_taken() {
 
 #[test]
 fn garbage_is_no_answer() {
-    let reply = |body: &str| {
-        format!(
-            "printf '\\{:03o}\\{:03o}\\000\\000%s' '{body}'; exec cat >/dev/null",
-            body.len() % 256,
-            body.len() / 256
-        )
-    };
+    let reply = |body: &str| format!("{}; exec cat >/dev/null", says(body));
     let not_allowed = "{\"number\":1,\"last\":true,\"shares\":[[0,1000]],\"bound\":1,\
                        \"optimal\":true,\"failed_status\":null,\"infeasible\":false}";
     let not_asked = not_allowed.replace("\"number\":1", "\"number\":2");
     for body in [
-        "head -c 1000 /dev/urandom; exec cat >/dev/null".to_owned(),
+        "head -c 1000 /dev/zero; exec cat >/dev/null".to_owned(),
+        "printf '\\377\\376\\375\\374\\001'; exec cat >/dev/null".to_owned(),
         "echo This is HiGHS 1.16; exec cat >/dev/null".to_owned(),
         reply("{}"),
         reply(not_allowed),
         reply(&not_asked),
         reply(&not_allowed.replace("[[0,1000]]", "null")),
+        reply(
+            &not_allowed
+                .replace("[[0,1000]]", "null")
+                .replace("\"infeasible\":false", "\"infeasible\":true"),
+        ),
     ] {
         let (_folder, settings) = script(&body);
         let mut milp = MilpSolver::new(settings, LIMIT);
         let problem = problem(10);
         assert_fell_back(&milp.solve(&problem), &problem, Fault::Garbled);
     }
+}
+
+#[test]
+fn a_status_that_says_nothing_costs_the_decision_but_not_the_process() {
+    let reply = "{\"number\":1,\"last\":true,\"shares\":null,\"bound\":null,\"optimal\":false,\
+                 \"failed_status\":15,\"infeasible\":false}";
+    let (_folder, settings) = script(&format!("{}; exec cat >/dev/null", says(reply)));
+    let mut milp = MilpSolver::new(settings, LIMIT);
+    let (problem, id) = (problem(10), milp.process().id());
+    let solution = milp.solve(&problem);
+    assert_fell_back(&solution, &problem, Fault::Status);
+    assert_eq!(solution.outcome(), "greedy_after_status");
+    assert_eq!(milp.process().id(), id);
 }
 
 #[test]

@@ -17,6 +17,12 @@ const PATIENCE: Duration = Duration::from_millis(20);
 const SEARCH_SHARE: u32 = 5;
 const SEARCH: Duration = Duration::from_millis(100);
 
+/// Largest part of the objective by which HiGHS's bound may be above whole counts.
+const TOLERANCE: f64 = 1e-8;
+
+/// HiGHS's status for a program without a solution, which ours never are.
+const INFEASIBLE: i32 = 8;
+
 /// What is known so far, or in the end.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Progress {
@@ -99,18 +105,23 @@ impl Milp {
         }
 
         let keep = survivors(&table, &prices, value);
-        let program = Program::new(problem, &table, &keep);
-        self.effort = Effort {
-            binaries: program.model.integers(),
-            prepared: start.elapsed(),
-        };
-        let begin = program.columns(&known.shares);
-        let left = limit.saturating_sub(start.elapsed()).as_secs_f64();
-        let run = self.highs.solve(&program.model, begin.as_deref(), left);
-        if let Status::Failed(code) = run.status {
-            return Err(Failure::Status(code));
+        // Steps are whole by themselves, but for numerical trouble.
+        for whole in [false, true] {
+            let program = Program::new(problem, &table, &keep, whole);
+            if !whole {
+                self.effort = Effort {
+                    binaries: program.model.integers(),
+                    prepared: start.elapsed(),
+                };
+            }
+            let begin = program.columns(&known.shares);
+            let left = limit.saturating_sub(start.elapsed()).as_secs_f64();
+            let run = self.highs.solve(&program.model, begin.as_deref(), left);
+            take(&table, &program, &run, &mut known)?;
+            if known.optimal || run.status != Status::Optimal {
+                break;
+            }
         }
-        self.take(&table, &program, &run, &mut known);
         Ok(known)
     }
 
@@ -125,26 +136,40 @@ impl Milp {
             _ => estimate_prices(table, value),
         }
     }
+}
 
-    /// Takes over what HiGHS found and proved about the counts that were left to it; all others
-    /// are no better than what was known.
-    fn take(&self, table: &ValueTable, program: &Program, run: &Run, known: &mut Progress) {
-        let value = table.total(&known.shares);
-        let found = run.solution.as_ref().map(|values| program.shares(values));
-        let mut found = found.and_then(|shares| Search::new(table, &shares));
-        if let Some(found) = &mut found {
-            found.settle(&mut || true);
-            if found.value() > value + rounding(table) {
-                known.shares = found.shares().to_vec();
-            }
-        }
-        let value = value.max(table.total(&known.shares));
-        known.optimal = run.status == Status::Optimal;
-        known.bound = match run.status {
-            Status::Optimal => value,
-            _ => known.bound.min(value.max(run.bound * program.unit)),
-        };
+/// Takes over what HiGHS found and proved about the counts that were left to it; all others are
+/// no better than what was known.
+fn take(
+    table: &ValueTable,
+    program: &Program,
+    run: &Run,
+    known: &mut Progress,
+) -> Result<(), Failure> {
+    match run.status {
+        Status::Optimal | Status::Limit => {}
+        Status::Infeasible => return Err(Failure::Status(INFEASIBLE)),
+        Status::Failed(code) => return Err(Failure::Status(code)),
     }
+    let value = table.total(&known.shares);
+    let found = run.solution.as_ref().map(|values| program.shares(values));
+    let mut found = found.and_then(|shares| Search::new(table, &shares));
+    if let Some(found) = &mut found {
+        found.settle(&mut || true);
+        if found.value() > value + rounding(table) {
+            known.shares = found.shares().to_vec();
+        }
+    }
+    let value = value.max(table.total(&known.shares));
+    let most = value.max(run.bound * program.unit);
+    // What HiGHS takes for optimal must have survived the rounding to whole nodes.
+    let tolerance = TOLERANCE * table.scale().max(value.abs());
+    known.optimal = run.status == Status::Optimal && most - value <= tolerance;
+    known.bound = match known.optimal {
+        true => value,
+        false => known.bound.min(most),
+    };
+    Ok(())
 }
 
 /// The best of several starts after local search, which ends at `until` or at the bound.

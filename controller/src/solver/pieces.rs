@@ -89,10 +89,11 @@ impl Relaxation {
 
 impl Program {
     /// The program over the counts of `table` that `keep` marks (see
-    /// [`bftrainer_core::allocation::survivors`]), and perhaps a few more.
-    pub fn new(problem: &Problem, table: &ValueTable, keep: &[bool]) -> Self {
+    /// [`bftrainer_core::allocation::survivors`]), and perhaps a few more. With `whole`, steps are
+    /// integers everywhere, else only where they must be.
+    pub fn new(problem: &Problem, table: &ValueTable, keep: &[bool], whole: bool) -> Self {
         let unit = unit(table);
-        let whole = !are_nested(problem);
+        let are_nested = are_nested(problem);
         let mut program = Self {
             model: Model::default(),
             unit,
@@ -107,10 +108,11 @@ impl Program {
                 least_sum = 1.0;
             }
             program.model.offset += none / unit;
+            let is_whole = whole || (!are_nested && table.caps_of(j).len() > 1);
             let mut choice = Vec::new();
             for k in 0..table.classes() {
                 for piece in pieces(problem, table, j, k, keep) {
-                    choice.push((program.add(table, piece, none, whole, &mut shared), 1.0));
+                    choice.push((program.add(table, piece, none, is_whole, &mut shared), 1.0));
                 }
             }
             program.model.row(least_sum, 1.0, &choice);
@@ -133,7 +135,7 @@ impl Program {
         table: &ValueTable,
         mut piece: Piece,
         none: f64,
-        whole: bool,
+        is_whole: bool,
         shared: &mut SharedRows,
     ) -> usize {
         let Piece {
@@ -141,7 +143,6 @@ impl Program {
             class: k,
             ..
         } = piece;
-        let is_whole = whole && table.caps_of(j).len() > 1;
         let worth = (piece.value - none) / self.unit;
         piece.column = self.model.column(worth, 0.0, 1.0, true);
         shared.add(table, j, k, piece.column, f64::from(piece.first));
@@ -426,7 +427,7 @@ mod tests {
     fn an_allocation_becomes_columns_and_comes_back() {
         let problem = problem(7, &[(1, 10.0), (4, 11.0), (8, 40.0), (9, 41.0)]);
         let table = ValueTable::new(&problem, None);
-        let program = Program::new(&problem, &table, &vec![true; table.len()]);
+        let program = Program::new(&problem, &table, &vec![true; table.len()], true);
         for n in (0..=20).filter(|&n| n != 1) {
             let share = Share::new(0, n);
             let columns = program.columns(&[share]).unwrap();

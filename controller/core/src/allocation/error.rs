@@ -6,11 +6,11 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum ProblemError {
-    /// A negative or not finite horizon.
-    #[error("the horizon of {0} s is not a number of seconds from 0 on")]
+    /// A negative, not finite or absurd horizon.
+    #[error("the horizon of {0} s is not a number of seconds from 0 to {MAX_SECONDS}")]
     BadHorizon(f64),
-    /// A negative or not finite scale-up or scale-down cost.
-    #[error("trainer {trainer}: a scale cost of {cost_s} s is not a number of seconds from 0 on")]
+    /// A negative, not finite or absurd scale-up or scale-down cost.
+    #[error("trainer {trainer}: a scale cost of {cost_s} s is not a number from 0 to {MAX_SECONDS}")]
     BadCost {
         /// Index of the trainer.
         trainer: usize,
@@ -54,6 +54,9 @@ pub enum ProblemError {
         nodes: u64,
     },
 }
+
+/// Longest time that is taken seriously, seconds; values stay finite.
+pub const MAX_SECONDS: f64 = 1e12;
 
 /// Largest speed factor that is taken seriously.
 pub const MAX_SPEED: f64 = 1e6;

@@ -18,7 +18,7 @@ mod table;
 pub use allocator::{Allocator, GeneralSolver, HeuristicSolver, heuristic, relative_gap};
 pub use bound::{Prices, bound, estimate_prices, survivors};
 pub use dp::{DpSolver, Rules, Ties, published_bound};
-pub use error::{Infeasible, MAX_SPEED, ProblemError};
+pub use error::{Infeasible, MAX_SECONDS, MAX_SPEED, ProblemError};
 pub use exhaustive::enumerate;
 pub use explain::Worth;
 pub use problem::{Cap, MAX_VALUES, NodeClass, Problem, Share, TrainerDemand};

@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 use serde::{Deserialize, Serialize};
 
 use super::dp;
-use super::error::{Infeasible, MAX_SPEED, ProblemError};
+use super::error::{Infeasible, MAX_SECONDS, MAX_SPEED, ProblemError};
 use crate::curve::Curve;
 
 /// Most values that a problem with classes or caps may have over (trainers, classes, nodes).
@@ -134,7 +134,7 @@ impl Problem {
     /// [`ProblemError`]: numbers that make no sense, indices that point nowhere, or more than
     /// [`dp::MAX_TABLE_CELLS`] or [`MAX_VALUES`].
     pub fn validate(&self) -> Result<(), ProblemError> {
-        let is_time = |seconds: f64| seconds >= 0.0 && seconds.is_finite();
+        let is_time = |seconds: f64| (0.0..=MAX_SECONDS).contains(&seconds);
         if !is_time(self.horizon_s) {
             return Err(ProblemError::BadHorizon(self.horizon_s));
         }
