@@ -98,7 +98,6 @@ fn the_process_is_reused() {
     let id = milp.process().id();
     assert_solved(&milp.solve(&problem), &problem);
     assert_eq!((milp.process().id(), milp.process().starts()), (id, 1));
-    assert_eq!(milp.outcomes()["optimal"], 2);
 }
 
 #[test]
@@ -137,7 +136,6 @@ fn a_process_that_dies_at_work_costs_one_decision() {
     assert_eq!(solution.outcome(), "greedy_after_crash");
     assert!(solution.quality().contains("the solver's process died"));
     assert_solved(&milp.solve(&problem), &problem);
-    assert_eq!(milp.outcomes()["greedy_after_crash"], 1);
 }
 
 #[test]

@@ -43,34 +43,17 @@ pub enum Failure {
     Status(i32),
 }
 
-/// Sizes of the programs of the last run, for benchmarks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Effort {
-    /// Binaries that were left for HiGHS.
-    pub binaries: usize,
-    /// Time until HiGHS was asked.
-    pub prepared: Duration,
-}
-
 /// The solver with its instance of HiGHS; keep one and solve with it again and again.
 #[derive(Debug)]
 pub struct Milp {
     highs: Highs,
-    effort: Effort,
 }
 
 impl Milp {
     /// A solver; `None` when there is no memory for it.
     pub fn new() -> Option<Self> {
-        Some(Self {
-            highs: Highs::new()?,
-            effort: Effort::default(),
-        })
-    }
-
-    /// Sizes of the last run.
-    pub fn effort(&self) -> Effort {
-        self.effort
+        let highs = Highs::new()?;
+        Some(Self { highs })
     }
 
     /// Solves `problem`, which must pass [`Problem::validate`], within `limit`; with `max_change`
@@ -86,7 +69,6 @@ impl Milp {
         report: &mut dyn FnMut(&Progress),
     ) -> Result<Progress, Failure> {
         let start = Instant::now();
-        self.effort = Effort::default();
         let table = ValueTable::new(problem, max_change);
         let mut known = Progress {
             shares: greedy(&table).ok_or(Failure::Infeasible)?,
@@ -108,12 +90,6 @@ impl Milp {
         // Steps are whole by themselves, but for numerical trouble.
         for whole in [false, true] {
             let program = Program::new(problem, &table, &keep, whole);
-            if !whole {
-                self.effort = Effort {
-                    binaries: program.model.integers(),
-                    prepared: start.elapsed(),
-                };
-            }
             let begin = program.columns(&known.shares);
             let left = limit.saturating_sub(start.elapsed()).as_secs_f64();
             let run = self.highs.solve(&program.model, begin.as_deref(), left);

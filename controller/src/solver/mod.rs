@@ -22,7 +22,6 @@ mod pieces;
 pub mod process;
 mod thread;
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use bftrainer_core::allocation::{
@@ -50,7 +49,6 @@ pub fn allocator(settings: Settings, limit: Duration) -> Allocator {
 pub struct MilpSolver {
     process: Process,
     limit: Duration,
-    outcomes: BTreeMap<String, u64>,
 }
 
 impl MilpSolver {
@@ -60,16 +58,7 @@ impl MilpSolver {
         if let Err(error) = process.ensure() {
             log::warn!("the solver's process could not be started: {error}");
         }
-        Self {
-            process,
-            limit,
-            outcomes: BTreeMap::new(),
-        }
-    }
-
-    /// How many answers came about in which way; see [`Solution::outcome`].
-    pub fn outcomes(&self) -> &BTreeMap<String, u64> {
-        &self.outcomes
+        Self { process, limit }
     }
 
     /// The process, for tests and for messages.
@@ -90,11 +79,10 @@ impl MilpSolver {
             Ok(()) => self.ask(problem, max_change, limit)?,
             Err(error) => {
                 log::warn!("no solver can be asked: {error}");
-                fallback(problem, None, Fault::Problem)?
+                nothing(problem, Fault::Problem)
             }
         };
         solution.seconds = start.elapsed().as_secs_f64();
-        *self.outcomes.entry(solution.outcome()).or_default() += 1;
         Some(solution)
     }
 
@@ -106,9 +94,8 @@ impl MilpSolver {
     ) -> Option<Solution> {
         let heard = self.process.ask(problem, max_change, limit);
         if heard.infeasible && heard.fault.is_none() {
-            // A child that is wrong about that is caught here: greedy knows as well.
-            let fault = Fault::Garbled;
-            return fallback(problem, max_change, fault);
+            // If that is wrong, greedy finds something.
+            return fallback(problem, max_change, Fault::Garbled);
         }
         match (known(problem, &heard), heard.fault) {
             (Some(mut solution), fault) => {
@@ -140,9 +127,6 @@ fn known(problem: &Problem, heard: &Heard) -> Option<Solution> {
 
 /// What can be found in this process in a moment; `None` when nothing is feasible.
 fn fallback(problem: &Problem, max_change: Option<u32>, fault: Fault) -> Option<Solution> {
-    if fault == Fault::Problem {
-        return Some(nothing(problem, fault));
-    }
     let table = ValueTable::new(problem, max_change);
     let until = Instant::now() + FALLBACK;
     let mut solution = heuristic(problem, &table, &mut |_| Instant::now() < until)?;

@@ -10,7 +10,9 @@ pub enum ProblemError {
     #[error("the horizon of {0} s is not a number of seconds from 0 to {MAX_SECONDS}")]
     BadHorizon(f64),
     /// A negative, not finite or absurd scale-up or scale-down cost.
-    #[error("trainer {trainer}: a scale cost of {cost_s} s is not a number from 0 to {MAX_SECONDS}")]
+    #[error(
+        "trainer {trainer}: a scale cost of {cost_s} s is not a number from 0 to {MAX_SECONDS}"
+    )]
     BadCost {
         /// Index of the trainer.
         trainer: usize,
