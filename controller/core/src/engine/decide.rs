@@ -23,7 +23,7 @@ impl Engine {
     pub(super) fn decide(&mut self, now_s: f64) {
         loop {
             let holdings = self.holdings(now_s);
-            if self.pool_in_doubt {
+            if self.pool_in_doubt && !self.holds_too_much(&holdings) {
                 // Slurm may be taking more: one decision when it is known what is left.
                 self.wake_before_hole_ends();
                 return;
@@ -36,9 +36,9 @@ impl Engine {
             let solution = self.solver.solve(&problem);
             let counts: Vec<(TrainerId, u32, u32)> = trainers
                 .iter()
-                .zip(&solution.nodes)
+                .zip(solution.nodes())
                 .zip(&problem.trainers)
-                .map(|((trainer, nodes), demand)| (*trainer, demand.current, *nodes))
+                .map(|((trainer, nodes), demand)| (*trainer, demand.current.nodes, nodes))
                 .collect();
             if self.release_short(now_s, &holdings, &counts) {
                 continue;
@@ -59,6 +59,17 @@ impl Engine {
             self.wake_before_hole_ends();
             return;
         }
+    }
+
+    /// Whether a trainer holds more than it may, as its bounds have changed.
+    fn holds_too_much(&self, holdings: &Holdings) -> bool {
+        holdings.held.iter().any(|(id, nodes)| {
+            let most = self
+                .trainers
+                .get(id)
+                .map_or(0, |known| known.info.max_nodes);
+            nodes.len() as u32 > most
+        })
     }
 
     /// Takes back nodes that would be released though nobody else could start on
@@ -127,7 +138,7 @@ impl Engine {
                     self.take_back(now_s, node, "is in quarantine");
                 }
                 Some(_) => self.take_back(now_s, node, "is expected back"),
-                None if usable => holdings.free.push(node),
+                None if usable && !self.pool_in_doubt => holdings.free.push(node),
                 None => {}
             }
             if let Some(quarantine) = self.quarantines.get(&node)
@@ -237,7 +248,7 @@ impl Engine {
     /// "T4: 6 -> 8 nodes: 2 more are worth 1,840 samples over 60 s against a
     /// restart of 3.1 s".
     fn explain(&self, problem: &Problem, index: usize, trainer: TrainerId, to: u32) -> String {
-        let from = problem.trainers[index].current;
+        let from = problem.trainers[index].current.nodes;
         let known = &self.trainers[&trainer];
         let curve = &known.info.curve;
         let samples = |nodes: u32| curve.value(nodes) * problem.horizon_s;
