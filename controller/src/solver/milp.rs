@@ -192,3 +192,81 @@ fn search(table: &ValueTable, prices: &Prices, known: &Progress, until: Instant)
 fn rounding(table: &ValueTable) -> f64 {
     1e-12 * table.scale()
 }
+
+#[cfg(test)]
+mod tests {
+    use bftrainer_core::allocation::{Cap, NodeClass, TrainerDemand};
+    use bftrainer_core::curve::Curve;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Trainers of a network that scales neither well nor evenly, on three classes, two caps.
+    fn any_problem() -> impl Strategy<Value = Problem> {
+        let trainer = (
+            0..3_usize,
+            0..40_u32,
+            1..4_u32,
+            prop::array::uniform3(prop_oneof![1 => Just(0.0), 3 => 0.5..2.0]),
+            prop::collection::vec(0.3..1.0, 6),
+            0.0..20.0,
+        );
+        let trainers = prop::collection::vec(trainer, 8..16);
+        let nodes = prop::array::uniform3(0..120_u32);
+        (trainers, nodes, 10..150_u32, 10..150_u32).prop_map(|(trainers, nodes, a, b)| {
+            let demands = trainers
+                .into_iter()
+                .map(|(class, held, min, speeds, adds, cost_s)| {
+                    let counts = [1, 2, 4, 8, 16, 32];
+                    let mut value = 0.0;
+                    let points = counts
+                        .into_iter()
+                        .zip(adds)
+                        .map(|(nodes, add): (u32, f64)| {
+                            value += add * f64::from(nodes.max(2) / 2);
+                            (nodes, value)
+                        });
+                    let curve = Curve::objective(&points.collect::<Vec<_>>()).unwrap();
+                    TrainerDemand::new(Share::new(class, held), min, 64, curve)
+                        .with_costs(cost_s, cost_s / 2.0)
+                        .with_speeds(speeds.to_vec())
+                });
+            let demands: Vec<_> = demands.collect();
+            let classes = nodes.map(|nodes| NodeClass {
+                name: String::new(),
+                nodes,
+            });
+            let half = demands.len() / 2;
+            let caps = [(0..half + 2, a), (half..demands.len(), b)];
+            let caps = caps.map(|(trainers, max_nodes)| Cap {
+                trainers: trainers.collect(),
+                max_nodes,
+            });
+            Problem::with_classes(classes.to_vec(), 60.0, demands).with_caps(caps.to_vec())
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            cases: 40,
+            failure_persistence: None,
+            ..Default::default()
+        })]
+
+        #[test]
+        fn what_is_left_out_is_not_missed(problem in any_problem()) {
+            let limit = Duration::from_secs(60);
+            let solved = Milp::new().unwrap().solve(&problem, None, limit, &mut |_| {});
+            let objective = problem.objective(&solved.unwrap().shares).unwrap();
+
+            let table = ValueTable::new(&problem, None);
+            let all = vec![true; table.len()];
+            let program = Program::new(&problem, &table, &all, true);
+            let run = Highs::as_it_comes().unwrap().solve(&program.model, None, 60.0);
+            prop_assert_eq!(run.status, Status::Optimal);
+            let shares = program.shares(&run.solution.unwrap());
+            let reference = problem.objective(&shares).unwrap();
+            prop_assert!((objective - reference).abs() <= 1e-8 * objective.abs());
+        }
+    }
+}
