@@ -26,7 +26,6 @@ impl Brain {
                     trainer,
                     node,
                     limit_s,
-                    since_s: now_s,
                 });
             }
             Action::Leave {

@@ -34,7 +34,6 @@ pub(super) struct WantedPlacement {
     pub trainer: TrainerId,
     pub node: String,
     pub limit_s: f64,
-    pub since_s: f64,
 }
 
 /// What the daemon knows.

@@ -49,7 +49,10 @@ impl Brain {
     /// there was one.
     fn place(&mut self, now_s: f64, wanted: &WantedPlacement) -> bool {
         let id = wanted.trainer.0;
-        let has_end = self.planned.contains_key(&wanted.node);
+        let hole_end_s = self
+            .planned
+            .get(&wanted.node)
+            .map(|end_s| self.backfills_end_s(*end_s as f64));
         let Some(array) = self.arrays.get_mut(&id) else {
             return true;
         };
@@ -75,11 +78,12 @@ impl Brain {
         };
         self.start_tokens -= 1.0;
         // Slurm counts in whole minutes; a limit that fits must not be rounded up.
-        let waited_s = now_s - wanted.since_s;
-        let minutes = if has_end {
-            ((wanted.limit_s - waited_s) / 60.0).floor().max(1.0)
-        } else {
-            (wanted.limit_s / 60.0).ceil().max(1.0)
+        let minutes = match hole_end_s {
+            Some(end_s) => {
+                let left_s = end_s - now_s;
+                (left_s.min(wanted.limit_s) / 60.0).floor().max(1.0)
+            }
+            None => (wanted.limit_s / 60.0).ceil().max(1.0),
         };
         let update = TaskUpdate {
             required_nodes: Some(wanted.node.clone()),
@@ -96,6 +100,15 @@ impl Brain {
             },
         );
         true
+    }
+
+    /// By when a task has to end that backfill is to start before a plan at
+    /// `end_s`: backfill begins up to its interval from now, and takes the
+    /// plan's begin rounded down to its resolution.
+    fn backfills_end_s(&self, end_s: f64) -> f64 {
+        let resolution_s = f64::from(self.settings.backfill_resolution_s.max(1));
+        let interval_s = f64::from(self.settings.backfill_interval_s);
+        (end_s / resolution_s).floor() * resolution_s - interval_s
     }
 
     pub(super) fn place_answered(

@@ -60,6 +60,8 @@ pub struct SlurmSettings {
     pub kill_wait_s: u16,
     /// bf_interval of SchedulerParameters, seconds.
     pub backfill_interval_s: u32,
+    /// bf_resolution of SchedulerParameters, seconds.
+    pub backfill_resolution_s: u32,
     /// slurmctld's version.
     pub version: String,
 }
@@ -109,12 +111,17 @@ impl Slurm {
         check(unsafe { sys::slurm_load_ctl_conf(0, &mut message) })?;
         // SAFETY: the call succeeded, so `message` points to a valid record.
         let conf = unsafe { &*message };
+        let parameters = text::owned(conf.sched_params);
+        let parameter = |name, default| {
+            text::option_value(&parameters, name)
+                .and_then(|value| value.parse().ok())
+                .unwrap_or(default)
+        };
         let settings = SlurmSettings {
             slurm_user_uid: conf.slurm_user_id,
             kill_wait_s: conf.kill_wait,
-            backfill_interval_s: text::option_value(&text::owned(conf.sched_params), "bf_interval")
-                .and_then(|value| value.parse().ok())
-                .unwrap_or(30),
+            backfill_interval_s: parameter("bf_interval", 30),
+            backfill_resolution_s: parameter("bf_resolution", 60),
             version: text::owned(conf.version),
         };
         // SAFETY: `message` came from slurm_load_ctl_conf.
