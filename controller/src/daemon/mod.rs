@@ -127,7 +127,7 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
     runtime.block_on(serve(config))
 }
 
-async fn serve(config: Config) -> Result<(), DaemonError> {
+async fn serve(mut config: Config) -> Result<(), DaemonError> {
     let settings = Slurm::new().settings()?;
     let own = nix::unistd::Uid::effective().as_raw();
     if own != settings.slurm_user_uid {
@@ -168,6 +168,9 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
         config.partition,
         config.controller
     );
+    // A shorter hole does not hold the shortest task that backfill starts in it.
+    let backfill_s = settings.backfill_resolution_s + settings.backfill_interval_s;
+    config.engine.min_hole_s = config.engine.min_hole_s.max(60.0 + f64::from(backfill_s));
     let mut brain = Brain::new(config, settings, orders, store, memory);
     loop {
         let wake_at = Instant::now() + Duration::from_secs_f64(brain.seconds_to_wake(now_s()));

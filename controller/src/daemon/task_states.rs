@@ -251,7 +251,9 @@ impl Brain {
                 .nodes
                 .get(&name)
                 .is_some_and(|node| node.base == NodeBase::Idle && !node.flagged);
-            let (fault, reason) = match (limited, is_idle) {
+            // On a node with a plan it may just not fit.
+            let is_free = is_idle && !self.planned.contains_key(&name);
+            let (fault, reason) = match (limited, is_free) {
                 (true, _) => {
                     let reason = "its tasks wait for a limit of its user, account or QOS (squeue)";
                     (PlaceFault::Trainer, reason.to_owned())
