@@ -81,9 +81,9 @@ impl Engine {
         counts: &[(TrainerId, u32, u32)],
     ) -> bool {
         let mut short = Vec::new();
-        for (trainer, from, to) in counts {
+        for (trainer, from, to) in counts.iter().filter(|(_, from, to)| to < from) {
             let nodes = holdings.held.get(trainer).map_or(&[][..], Vec::as_slice);
-            let released = self.to_release(now_s, *trainer, nodes, from.saturating_sub(*to));
+            let released = self.to_release(now_s, *trainer, nodes, from - to);
             short.extend(
                 released
                     .into_iter()
