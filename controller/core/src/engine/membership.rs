@@ -483,7 +483,10 @@ impl Engine {
             return;
         };
         let newest = generation == known.generation;
-        if known.run.is_none() && newest && members.contains(&node) {
+        // What an agent says need not make sense.
+        let distinct: BTreeSet<&NodeId> = members.iter().collect();
+        let is_sound = members.contains(&node) && distinct.len() == members.len();
+        if known.run.is_none() && newest && is_sound {
             known.run = Some(Run {
                 number: generation,
                 members,
