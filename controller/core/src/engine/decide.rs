@@ -219,14 +219,16 @@ impl Engine {
                 let trainer = &self.trainers[id];
                 let info = &trainer.info;
                 let weight = info.weight / owner_weights[&info.owner_uid];
-                // What does not run yet loses nothing when more nodes come.
-                let up_s = if Self::has_running_generation(trainer) {
-                    trainer.up_s()
-                } else {
-                    0.0
-                };
                 let held = holdings.held.get(id).map_or(&[][..], Vec::as_slice);
                 let current = held.len() as u32;
+                // What does not run yet loses nothing when more nodes come; workers that
+                // were found most likely run.
+                let is_found = |node: &NodeId| {
+                    let worker = self.pool[node].worker_of(*id);
+                    worker.is_some_and(|worker| worker.phase == Phase::Found)
+                };
+                let runs = Self::has_running_generation(trainer) || held.iter().any(is_found);
+                let up_s = if runs { trainer.up_s() } else { 0.0 };
                 // Who waits for reasons of its own keeps the nodes where its workers
                 // are and gets no more.
                 let max = if now_s < trainer.resume_at_s {
