@@ -98,8 +98,8 @@ impl Engine {
 
     /// Whether the node is expected back too soon for a new worker.
     fn is_short(&self, node: NodeId, now_s: f64) -> bool {
-        let pool_node = self.pool.get(&node);
-        pool_node.is_some_and(|node| self.room_s(node, now_s) <= self.start_lead_s())
+        let last_start_s = self.pool.get(&node).and_then(|it| self.last_start_s(it));
+        last_start_s.is_some_and(|time_s| now_s >= time_s - self.start_lead_s())
     }
 
     fn take_back(&mut self, now_s: f64, node: NodeId, why: &str) {

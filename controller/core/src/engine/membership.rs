@@ -187,12 +187,6 @@ impl Engine {
             self.end_generation(now_s, trainer);
             let roster = self.roster(now_s, trainer, &roster.nodes);
             self.start_generation(now_s, trainer, &roster);
-            if let Some(known) = self.trainers.get_mut(&trainer)
-                && known.run.is_none()
-            {
-                // Waiting for nodes is no cost of a restart.
-                known.restart_began = None;
-            }
             return;
         }
         if run.lost_member && *grace_s > 0.0 {
