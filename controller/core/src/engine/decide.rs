@@ -21,6 +21,10 @@ impl Engine {
     /// Decides how many nodes each trainer shall have, and which.
     pub(super) fn decide(&mut self, now_s: f64) {
         let holdings = self.holdings(now_s);
+        if self.pool_in_doubt {
+            // Shares of a part of the pool would move nodes back and forth.
+            return;
+        }
         let usable = holdings.free.len() + holdings.held.values().map(Vec::len).sum::<usize>();
         self.admit(usable as u32);
 
@@ -77,7 +81,7 @@ impl Engine {
                         pool_node.assigned = None;
                     }
                 }
-                None if usable && !self.pool_in_doubt => holdings.free.push(node),
+                None if usable => holdings.free.push(node),
                 None => {}
             }
             if let Some(quarantine) = self.quarantines.get(&node)
