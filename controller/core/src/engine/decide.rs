@@ -81,9 +81,9 @@ impl Engine {
         counts: &[(TrainerId, u32, u32)],
     ) -> bool {
         let mut short = Vec::new();
-        for (trainer, from, to) in counts {
+        for (trainer, from, to) in counts.iter().filter(|(_, from, to)| to < from) {
             let nodes = holdings.held.get(trainer).map_or(&[][..], Vec::as_slice);
-            let released = self.to_release(now_s, *trainer, nodes, from.saturating_sub(*to));
+            let released = self.to_release(now_s, *trainer, nodes, from - to);
             short.extend(
                 released
                     .into_iter()
@@ -98,8 +98,8 @@ impl Engine {
 
     /// Whether the node is expected back too soon for a new worker.
     fn is_short(&self, node: NodeId, now_s: f64) -> bool {
-        let pool_node = self.pool.get(&node);
-        pool_node.is_some_and(|node| self.room_s(node, now_s) <= self.start_lead_s())
+        let last_start_s = self.pool.get(&node).and_then(|it| self.last_start_s(it));
+        last_start_s.is_some_and(|time_s| now_s >= time_s - self.start_lead_s())
     }
 
     fn take_back(&mut self, now_s: f64, node: NodeId, why: &str) {
@@ -219,14 +219,16 @@ impl Engine {
                 let trainer = &self.trainers[id];
                 let info = &trainer.info;
                 let weight = info.weight / owner_weights[&info.owner_uid];
-                // What does not run yet loses nothing when more nodes come.
-                let up_s = if Self::has_running_generation(trainer) {
-                    trainer.up_s()
-                } else {
-                    0.0
-                };
                 let held = holdings.held.get(id).map_or(&[][..], Vec::as_slice);
                 let current = held.len() as u32;
+                // What does not run yet loses nothing when more nodes come; workers that
+                // were found most likely run.
+                let is_found = |node: &NodeId| {
+                    let worker = self.pool[node].worker_of(*id);
+                    worker.is_some_and(|worker| worker.phase == Phase::Found)
+                };
+                let runs = Self::has_running_generation(trainer) || held.iter().any(is_found);
+                let up_s = if runs { trainer.up_s() } else { 0.0 };
                 // Who waits for reasons of its own keeps the nodes where its workers
                 // are and gets no more.
                 let max = if now_s < trainer.resume_at_s {

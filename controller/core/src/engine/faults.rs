@@ -26,7 +26,7 @@ const KEPT_FAILURES: usize = 32;
 pub struct Quarantine {
     /// Until when, epoch seconds.
     pub until_s: f64,
-    /// How often since the node last took part in progress.
+    /// How often in a row.
     pub times: u32,
     /// In words.
     pub reason: String,
@@ -40,9 +40,11 @@ impl Engine {
     }
 
     fn quarantine(&mut self, now_s: f64, node: NodeId, reason: String) {
+        // Not all programs report progress: a node that was good for long is forgiven, too.
         let times = self
             .quarantines
             .get(&node)
+            .filter(|quarantine| now_s < quarantine.until_s + self.config.quarantine_max_s)
             .map_or(0, |quarantine| quarantine.times);
         let length_s = (self.config.quarantine_s * f64::from(2u32.saturating_pow(times)))
             .min(self.config.quarantine_max_s);

@@ -1,7 +1,7 @@
 //! From assigned nodes to running ranks: placements, and one generation after
 //! the other. The old generation trains on until the newcomers are ready.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Action, Engine, LossReason};
 use crate::node::NodeId;
@@ -16,9 +16,11 @@ const LEAVE_AGAIN_S: f64 = 60.0;
 
 /// A trainer's nodes, as far as they matter to its membership.
 struct Roster {
-    /// Assigned, with an agent that is connected.
+    /// Assigned, or with a worker of the trainer's.
+    nodes: Vec<NodeId>,
+    /// Assigned, with an agent that is connected and runs no ranks.
     ready: Vec<NodeId>,
-    /// Assigned, with no agent yet; the time since which the oldest is awaited.
+    /// How many are assigned without such an agent or a member.
     pending: usize,
     /// Assigned or not, where ranks of the trainer's run or may run.
     running: BTreeSet<NodeId>,
@@ -26,11 +28,24 @@ struct Roster {
     assigned: BTreeSet<NodeId>,
     /// The time at which the longest-waiting ready newcomer became ready.
     ready_since_s: Option<f64>,
+    /// Until when workers that were found may run ranks of which their agents, on
+    /// their way back, will tell, epoch seconds.
+    adopts_until_s: Option<f64>,
+    /// Whether ranks of an older generation are being killed.
+    has_stale: bool,
 }
 
 impl Engine {
     /// Brings every trainer a step nearer to what was decided.
     pub(super) fn drive(&mut self, now_s: f64) {
+        let mut nodes_of: BTreeMap<TrainerId, Vec<NodeId>> = BTreeMap::new();
+        for (id, node) in &self.pool {
+            let present = node.worker.as_ref().map(|worker| worker.trainer);
+            let other = present.filter(|_| present != node.assigned);
+            for trainer in node.assigned.into_iter().chain(other) {
+                nodes_of.entry(trainer).or_default().push(*id);
+            }
+        }
         let trainers: Vec<TrainerId> = self
             .trainers
             .values()
@@ -38,24 +53,40 @@ impl Engine {
             .map(|trainer| trainer.info.id)
             .collect();
         for trainer in trainers {
-            self.drive_generation(now_s, trainer);
-            self.dismiss(trainer, now_s);
-            self.place(now_s, trainer);
+            let nodes = nodes_of.remove(&trainer).unwrap_or_default();
+            self.drive_generation(now_s, trainer, &nodes);
+            self.dismiss(now_s, trainer, &nodes);
+            self.place(now_s, trainer, &nodes);
         }
     }
 
-    fn roster(&self, trainer: TrainerId) -> Roster {
+    fn roster(&self, now_s: f64, trainer: TrainerId, nodes: &[NodeId]) -> Roster {
         let mut roster = Roster {
+            nodes: nodes.to_vec(),
             ready: Vec::new(),
             pending: 0,
             running: BTreeSet::new(),
             assigned: BTreeSet::new(),
             ready_since_s: None,
+            adopts_until_s: None,
+            has_stale: false,
         };
-        for (id, node) in &self.pool {
+        for id in nodes {
+            let node = &self.pool[id];
             let worker = node.worker_of(trainer);
             if node.may_run(trainer) {
                 roster.running.insert(*id);
+            }
+            match worker.map(|worker| (worker.phase, worker.since_s)) {
+                Some((Phase::Stale, _)) => roster.has_stale = true,
+                Some((Phase::Found, since_s)) => {
+                    let until_s = since_s + self.config.adopt_timeout_s;
+                    if now_s < until_s {
+                        let latest_s = roster.adopts_until_s.map_or(until_s, |s| s.max(until_s));
+                        roster.adopts_until_s = Some(latest_s);
+                    }
+                }
+                _ => {}
             }
             if node.assigned != Some(trainer) {
                 continue;
@@ -64,11 +95,8 @@ impl Engine {
             match worker.map(|worker| (worker.phase, worker.since_s)) {
                 Some((Phase::Ready, since_s)) => {
                     roster.ready.push(*id);
-                    roster.ready_since_s = Some(
-                        roster
-                            .ready_since_s
-                            .map_or(since_s, |old_s| old_s.min(since_s)),
-                    );
+                    let first_s = roster.ready_since_s.map_or(since_s, |s| s.min(since_s));
+                    roster.ready_since_s = Some(first_s);
                 }
                 Some((Phase::Member, _)) => {}
                 _ => roster.pending += 1,
@@ -77,8 +105,8 @@ impl Engine {
         roster
     }
 
-    fn drive_generation(&mut self, now_s: f64, trainer: TrainerId) {
-        let roster = self.roster(trainer);
+    fn drive_generation(&mut self, now_s: f64, trainer: TrainerId, nodes: &[NodeId]) {
+        let roster = self.roster(now_s, trainer, nodes);
         let run = self.run(trainer);
         match run.map(|run| &run.state) {
             None => self.start_generation(now_s, trainer, &roster),
@@ -157,14 +185,8 @@ impl Engine {
                 self.measure_save(trainer, now_s - began_s);
             }
             self.end_generation(now_s, trainer);
-            let roster = self.roster(trainer);
+            let roster = self.roster(now_s, trainer, &roster.nodes);
             self.start_generation(now_s, trainer, &roster);
-            if let Some(known) = self.trainers.get_mut(&trainer)
-                && known.run.is_none()
-            {
-                // Waiting for nodes is no cost of a restart.
-                known.restart_began = None;
-            }
             return;
         }
         if run.lost_member && *grace_s > 0.0 {
@@ -249,11 +271,11 @@ impl Engine {
     }
 
     fn start_generation(&mut self, now_s: f64, trainer: TrainerId, roster: &Roster) {
-        if let Some(until_s) = self.adopts_until_s(now_s, trainer) {
+        if let Some(until_s) = roster.adopts_until_s {
             self.wake_at(until_s);
             return;
         }
-        if self.has_stale_workers(trainer) {
+        if roster.has_stale {
             return;
         }
         let assemble_s = self.config.assemble_s;
@@ -302,63 +324,33 @@ impl Engine {
         }
     }
 
-    fn has_stale_workers(&self, trainer: TrainerId) -> bool {
-        self.pool
-            .values()
-            .filter_map(|node| node.worker_of(trainer))
-            .any(|worker| worker.phase == Phase::Stale)
-    }
-
-    /// Until when workers of the trainer's that were found may run ranks of which
-    /// their agents, on their way back, will tell, epoch seconds.
-    fn adopts_until_s(&self, now_s: f64, trainer: TrainerId) -> Option<f64> {
-        self.pool
-            .values()
-            .filter_map(|node| node.worker_of(trainer))
-            .filter(|worker| worker.phase == Phase::Found)
-            .map(|worker| worker.since_s + self.config.adopt_timeout_s)
-            .filter(|until_s| now_s < *until_s)
-            .reduce(f64::max)
-    }
-
     /// Sends home workers that are not wanted and run nothing.
-    fn dismiss(&mut self, trainer: TrainerId, now_s: f64) {
-        let adopts_until_s = self.adopts_until_s(now_s, trainer);
-        if let Some(until_s) = adopts_until_s {
+    fn dismiss(&mut self, now_s: f64, trainer: TrainerId, nodes: &[NodeId]) {
+        let roster = self.roster(now_s, trainer, nodes);
+        if let Some(until_s) = roster.adopts_until_s {
             self.wake_at(until_s);
         }
-        let run = self
-            .trainers
-            .get(&trainer)
-            .and_then(|known| known.run.as_ref());
-        let may_confirm = |node: &NodeId| run.is_some_and(|run| run.members.contains(node));
-        let mut dismissed = Vec::new();
-        for (id, node) in &mut self.pool {
-            if node.assigned != Some(trainer)
-                && let Some(worker) = &mut node.worker
-                && worker.trainer == trainer
-                && match worker.phase {
-                    Phase::Placed | Phase::Ready => true,
-                    Phase::Found => adopts_until_s.is_none() && !may_confirm(id),
-                    _ => false,
-                }
-            {
-                worker.phase = Phase::Leaving;
-                worker.since_s = now_s;
-                dismissed.push(*id);
+        for id in nodes.iter().filter(|id| !roster.assigned.contains(id)) {
+            let phase = self.pool[id].worker_of(trainer).map(|worker| worker.phase);
+            let may_confirm = || {
+                let run = self.run(trainer);
+                run.is_some_and(|run| run.members.contains(id))
+            };
+            let is_dismissed = match phase {
+                Some(Phase::Placed | Phase::Ready) => true,
+                Some(Phase::Found) => roster.adopts_until_s.is_none() && !may_confirm(),
+                _ => false,
+            };
+            if is_dismissed {
+                self.set_phase(now_s, *id, trainer, Phase::Leaving);
+                let reason = "the node goes to others or is expected back";
+                self.send_home(trainer, *id, reason);
             }
-        }
-        for node in dismissed {
-            self.actions.push(Action::Leave {
-                trainer,
-                node,
-                reason: "the node goes to others or is expected back".to_owned(),
-            });
         }
     }
 
     /// Places workers on assigned nodes; a trainer's first one alone.
-    fn place(&mut self, now_s: f64, trainer: TrainerId) {
+    fn place(&mut self, now_s: f64, trainer: TrainerId, nodes: &[NodeId]) {
         let Some(known) = self.trainers.get(&trainer) else {
             return;
         };
@@ -370,11 +362,11 @@ impl Engine {
         if self.pool_in_doubt {
             return;
         }
-        let placed = self.pool.values().any(|node| {
-            node.worker_of(trainer)
-                .is_some_and(|worker| matches!(worker.phase, Phase::Placed | Phase::Found))
+        let is_awaited = nodes.iter().any(|id| {
+            let worker = self.pool[id].worker_of(trainer);
+            worker.is_some_and(|worker| matches!(worker.phase, Phase::Placed | Phase::Found))
         });
-        let most = match (known.greeted, placed) {
+        let most = match (known.greeted, is_awaited) {
             (true, _) => usize::MAX,
             (false, true) => 0,
             (false, false) => 1,
@@ -384,11 +376,11 @@ impl Engine {
             .max_stay_s
             .unwrap_or(f64::INFINITY)
             .min(self.config.lease_s);
-        let mut vacant: Vec<(NodeId, f64)> = self
-            .pool
+        let mut vacant: Vec<(NodeId, f64)> = nodes
             .iter()
+            .map(|id| (*id, &self.pool[id]))
             .filter(|(_, node)| node.assigned == Some(trainer) && node.worker.is_none())
-            .map(|(id, node)| (*id, self.room_s(node, now_s).min(stay_s)))
+            .map(|(id, node)| (id, self.room_s(node, now_s).min(stay_s)))
             .collect();
         // The first one goes where it may stay longest.
         vacant.sort_by(|(_, a_s), (_, b_s)| b_s.total_cmp(a_s));
@@ -485,7 +477,10 @@ impl Engine {
             return;
         };
         let newest = generation == known.generation;
-        if known.run.is_none() && newest && members.contains(&node) {
+        // What an agent says need not make sense.
+        let distinct: BTreeSet<&NodeId> = members.iter().collect();
+        let is_sound = members.contains(&node) && distinct.len() == members.len();
+        if known.run.is_none() && newest && is_sound {
             known.run = Some(Run {
                 number: generation,
                 members,

@@ -108,7 +108,7 @@ pub struct Engine {
     actions: Vec<Action>,
     #[serde(skip)]
     decisions: Vec<Decision>,
-    #[serde(skip)]
+    /// When it asked to be called, epoch seconds.
     wake_at_s: Option<f64>,
 }
 
@@ -135,11 +135,17 @@ impl Engine {
     /// Takes in all that changed at `now_s` (epoch seconds) as one event and
     /// returns what is to be done, in this order.
     pub fn handle(&mut self, now_s: f64, events: Vec<Event>) -> Vec<Action> {
-        self.wake_at_s = None;
         self.names.sort();
+        let mut is_news = events.is_empty();
         for event in events {
-            self.take_in(now_s, event);
+            is_news |= self.take_in(now_s, event);
         }
+        let is_awaited = self.wake_at_s.is_some_and(|time_s| now_s >= time_s);
+        if !is_news && !is_awaited {
+            let wake_up = self.wake_at_s.map(|time_s| Action::WakeAt { time_s });
+            return wake_up.into_iter().collect();
+        }
+        self.wake_at_s = None;
         self.check_deadlines(now_s);
         self.decide(now_s);
         self.drive(now_s);
@@ -251,7 +257,8 @@ impl Engine {
             .min(self.start_lead_s())
     }
 
-    fn take_in(&mut self, now_s: f64, event: Event) {
+    /// Takes in one event; whether anything may have to be done now.
+    fn take_in(&mut self, now_s: f64, event: Event) -> bool {
         match event {
             Event::Pool {
                 joined,
@@ -270,7 +277,7 @@ impl Engine {
                 }
             }
             Event::PoolDoubted => self.pool_in_doubt = true,
-            Event::PoolSeen => self.pool_in_doubt = false,
+            Event::PoolSeen => return std::mem::take(&mut self.pool_in_doubt),
             Event::TrainerArrived(info) => {
                 let arrival = self.arrivals;
                 if let std::collections::btree_map::Entry::Vacant(entry) =
@@ -331,11 +338,12 @@ impl Engine {
                 generation,
                 samples,
             } => {
-                self.progress(now_s, trainer, generation, samples);
+                return self.progress(now_s, trainer, generation, samples);
             }
             Event::Finished { trainer, exit_code } => self.finish(trainer, exit_code),
             Event::Timer => {}
         }
+        true
     }
 
     fn join(&mut self, now_s: f64, joined: Vec<(NodeId, Option<f64>)>) {
@@ -417,10 +425,12 @@ impl Engine {
         });
     }
 
-    fn progress(&mut self, now_s: f64, trainer: TrainerId, generation: u64, samples: u64) {
+    /// Whether it ends the measurement of a restart, whose cost decisions weigh.
+    fn progress(&mut self, now_s: f64, trainer: TrainerId, generation: u64, samples: u64) -> bool {
         let Some(known) = self.trainers.get_mut(&trainer) else {
-            return;
+            return false;
         };
+        let mut is_measured = false;
         if let Some((began_s, samples_then)) = known.restart_began
             && generation == known.generation
             && Self::has_running_generation(known)
@@ -429,6 +439,7 @@ impl Engine {
             let gap_s = (now_s - began_s).clamp(0.1, 600.0);
             known.restart_s = Some(known.restart_s.map_or(gap_s, |old_s| (old_s + gap_s) / 2.0));
             known.restart_began = None;
+            is_measured = true;
         }
         let has_grown = samples > known.samples;
         known.samples = samples;
@@ -445,6 +456,7 @@ impl Engine {
                 self.quarantines.remove(node);
             }
         }
+        is_measured
     }
 
     /// The trainer's verdict is known: its nodes are free, its tasks are closed.

@@ -121,25 +121,36 @@ fn one_broken_node_among_eight_never_fails_a_trainer() {
     assert_eq!(bench.running_on(1), [0, 1, 2, 3, 4, 6, 7]);
 }
 
+/// How long the quarantine of n0 lasts from now on.
+fn quarantine_s(bench: &Bench) -> f64 {
+    bench.engine.quarantines()[&NodeId(0)].until_s - bench.now_s
+}
+
 #[test]
 fn a_quarantine_doubles_up_to_an_hour_and_progress_there_ends_the_row() {
     let mut bench = training_on(1);
-    let mut lengths = Vec::new();
-    for _ in 0..9 {
+    let hour = 3600.0;
+    for expected_s in [60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, hour, hour] {
         fail_on(&mut bench, 0);
-        let quarantine = &bench.engine.quarantines()[&NodeId(0)];
-        lengths.push(quarantine.until_s - bench.now_s);
-        bench.pass(3700);
+        assert_eq!(quarantine_s(&bench), expected_s);
+        bench.pass(expected_s as u32 + 10);
         assert!(trains(&bench));
     }
-    let hour = 3600.0;
-    assert_eq!(
-        lengths,
-        [60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, hour, hour, hour]
-    );
     let generation = bench.run(1).number;
     bench.tell(vec![progress(1, generation, 100)]);
     assert!(bench.engine.quarantines().is_empty());
+}
+
+#[test]
+fn an_hour_without_a_failure_ends_the_row_too() {
+    let mut bench = training_on(1);
+    fail_on(&mut bench, 0);
+    bench.pass(70);
+    fail_on(&mut bench, 0);
+    assert_eq!(quarantine_s(&bench), 120.0);
+    bench.pass(120 + 3600);
+    fail_on(&mut bench, 0);
+    assert_eq!(quarantine_s(&bench), 60.0);
 }
 
 #[test]

@@ -347,3 +347,32 @@ fn a_generation_that_starts_waits_for_nobody_who_is_lost_meanwhile() {
     let actions = bench.live(vec![lost(1, 1, LossReason::Preempted)]);
     assert_eq!(actions.last(), Some(&start(1, 2, &[0])));
 }
+
+#[test]
+fn a_generation_with_a_member_named_twice_is_not_believed() {
+    let mut bench = restarted(2);
+    let actions = bench.tell(vec![back(1, 0, 7, &[0, 1, 1])]);
+    assert_eq!(actions, [stop(1, 7, &[0], 0.0)]);
+    assert!(bench.trainer(1).run.is_none());
+}
+
+#[test]
+fn an_agent_on_a_node_that_its_trainer_has_no_more_is_sent_home() {
+    let mut bench = training(2, 2);
+    assert_eq!(leaving(&bench.tell(vec![hello(1, 7)])), [7]);
+    bench.live(vec![lost(1, 1, LossReason::Ended), left([1])]);
+    assert_eq!(leaving(&bench.tell(vec![hello(1, 1)])), [1]);
+}
+
+#[test]
+fn a_generation_that_is_still_to_be_adopted_is_not_disturbed_for_a_little_more() {
+    let mut bench = Bench::new(EngineConfig::default());
+    let mut slow = info(1, 1, 3);
+    slow.up_s = 100.0;
+    let arrived = Event::TrainerArrived(slow);
+    let seen = vec![arrived, idle(0..3), found(1, 0), found(1, 1)];
+    assert_eq!(bench.tell(seen), []);
+    bench.live(vec![back(1, 0, 7, &[0, 1]), back(1, 1, 7, &[0, 1])]);
+    assert_eq!(bench.pass(60), []);
+    assert_eq!(bench.running_on(1), [0, 1]);
+}

@@ -359,3 +359,22 @@ fn a_task_that_runs_on_a_node_that_is_not_ours_is_sent_home() {
     assert_eq!(leaving(&bench.tell(vec![found(2, 0)])), [0]);
     assert_eq!(bench.phase(0), Some(Phase::Placed));
 }
+
+#[test]
+fn lines_of_progress_decide_nothing_and_leave_the_wake_up_as_it_is() {
+    let mut bench = Bench::new(EngineConfig::default());
+    let end_s = bench.now_s + 300.0;
+    let arrived = Event::TrainerArrived(info(1, 1, 1));
+    bench.live(vec![idle_until([0], Some(end_s)), arrived]);
+    let time_s = end_s - 5.0;
+    for samples in 1..9 {
+        bench.now_s += 10.0;
+        let actions = bench
+            .engine
+            .handle(bench.now_s, vec![progress(1, 1, samples)]);
+        assert_eq!(actions, [Action::WakeAt { time_s }]);
+    }
+    bench.now_s = time_s;
+    let actions = bench.tell(vec![progress(1, 1, 9)]);
+    assert_eq!(actions, [stop(1, 1, &[0], 30.0)]);
+}

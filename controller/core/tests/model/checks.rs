@@ -170,9 +170,7 @@ impl World {
         }
         let pool_node = &self.engine.pool()[&node];
         assert_eq!(pool_node.assigned, Some(trainer));
-        let hole_s = pool_node
-            .hole_end_s
-            .map_or(f64::INFINITY, |end_s| end_s - self.now_s);
+        let hole_s = self.room_s(pool_node);
         assert!(
             hole_s >= self.config.min_hole_s - ROUNDING_S,
             "T{trainer} is placed on {node:?} though its hole ends in {hole_s} s"
@@ -336,11 +334,22 @@ impl World {
         let Some(node) = self.engine.pool().get(&id) else {
             return false;
         };
-        let hole_s = node
-            .hole_end_s
-            .map_or(f64::INFINITY, |end_s| end_s - self.now_s);
+        let hole_s = self.room_s(node);
         let needed_s = self.config.min_hole_s.max(self.config.vacate_lead_s);
         hole_s > needed_s + ROUNDING_S && !self.is_quarantined(id)
+    }
+
+    /// How long a new worker could stay on a node, by backfill's reckoning.
+    fn room_s(&self, node: &PoolNode) -> f64 {
+        let grid_s = self.config.plan_grid_s;
+        node.hole_end_s.map_or(f64::INFINITY, |end_s| {
+            let end_s = if grid_s > 0.0 {
+                (end_s / grid_s).floor() * grid_s
+            } else {
+                end_s
+            };
+            end_s - self.config.plan_wait_s - self.now_s
+        })
     }
 
     fn is_quarantined(&self, node: NodeId) -> bool {

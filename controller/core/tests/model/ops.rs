@@ -140,10 +140,12 @@ pub fn setups(faults: bool) -> impl Strategy<Value = Setup> {
         prop_oneof![Just(1usize), Just(2), Just(30)],
         prop_oneof![Just(40.0), Just(300.0)],
         prop_oneof![4 => Just(5.0), 2 => Just(5.3), 1 => Just(90.1)],
+        prop_oneof![2 => Just((0.0, 0.0)), 1 => Just((60.0, 30.0))],
     );
     (any::<u64>(), 3u32..17, begin_s, limits, any::<bool>()).prop_map(
         move |(seed, nodes, begin_s, limits, progress)| {
-            let (min_trainers, worker_start_timeout_s, vacate_lead_s) = limits;
+            let (min_trainers, worker_start_timeout_s, vacate_lead_s, plan) = limits;
+            let (plan_grid_s, plan_wait_s) = plan;
             Setup {
                 seed,
                 nodes,
@@ -152,6 +154,8 @@ pub fn setups(faults: bool) -> impl Strategy<Value = Setup> {
                     min_trainers,
                     worker_start_timeout_s,
                     vacate_lead_s,
+                    plan_grid_s,
+                    plan_wait_s,
                     quarantine_max_s: 240.0,
                     ..EngineConfig::default()
                 },
