@@ -95,8 +95,10 @@ class Failing(ClusterTest):
         shown = self.show(trainer)
         self.assertEqual((shown["state"], shown["exit_code"]), ("FAILED", 7))
         # It was the script's fault, not that of the nodes.
-        rows = self.cluster.bftrainer("nodes")
-        self.assertEqual([row["use"] for row in rows], ["idle"] * 4)
+        self.wait_for(
+            lambda: [row["use"] for row in self.cluster.bftrainer("nodes")] == ["idle"] * 4,
+            "all nodes are in the pool and idle",
+        )
 
     def test_a_script_that_fails_on_one_node_goes_on_without_that_node(self):
         script = self.script('[ "$BFT_NODE" = n2 ] && exit 3\n' + COUNT.read_text())
@@ -131,8 +133,10 @@ class Cancelling(ClusterTest):
         self.assertEqual(set(self.cluster.states(trainer).values()), {"CANCELLED"})
         self.assertEqual(self.show(trainer)["state"], "CANCELLED")
         # Nothing comes back, and no node is suspected.
-        rows = self.cluster.bftrainer("nodes")
-        self.assertEqual([row["use"] for row in rows], ["idle"] * 4)
+        self.wait_for(
+            lambda: [row["use"] for row in self.cluster.bftrainer("nodes")] == ["idle"] * 4,
+            "all nodes are in the pool and idle",
+        )
 
     def test_a_cancelled_array_with_stubborn_ranks_leaves_no_process(self):
         script = self.script("trap '' TERM\n" + COUNT.read_text())

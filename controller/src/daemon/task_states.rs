@@ -44,8 +44,16 @@ impl Brain {
         };
         let closing = array.verdict.is_some();
         let all_ended = array.tasks.values().all(Task::ended);
+        // Cancelled tasks may take a while to end, but they ask for nothing.
+        let is_cancelled = array
+            .tasks
+            .values()
+            .all(|task| task.base == BaseState::Cancelled);
         let takes_part = array.spec().is_some();
-        if array.tasks.is_empty() || all_ended && (closing || !takes_part) {
+        if array.tasks.is_empty()
+            || !closing && is_cancelled
+            || all_ended && (closing || !takes_part)
+        {
             self.forget_array(id, events);
             return;
         }

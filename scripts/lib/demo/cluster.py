@@ -28,12 +28,13 @@ ENDED = (
 BAD_NODE_STATES = ("drain", "down", "fail", "unk", "no_respond")
 
 
-# Records of ended jobs must last until the end of the demo. And where other sites count hours, the
-# demo counts seconds: with its default resolution of a minute, backfill would take a job that is
-# planned in 119 s as one that may come in 60 s, and let no trainer start.
+# Records of ended jobs must last until the end of the demo. And where real sites count hours, the
+# demo counts seconds, so backfill has to be as much quicker: it is what starts trainers while regular
+# jobs wait, every 30 s by default, and by default it takes a job that is planned in 119 s as one that
+# may come in 60 s.
 SLURM_CONF = [
     "MinJobAge=7200",
-    "SchedulerParameters=bf_interval=5,bf_resolution=1,batch_sched_delay=0,sched_min_interval=100000",
+    "SchedulerParameters=bf_interval=2,bf_resolution=1,batch_sched_delay=0,sched_min_interval=100000",
 ]
 
 
