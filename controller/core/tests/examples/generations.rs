@@ -376,3 +376,17 @@ fn a_generation_that_is_still_to_be_adopted_is_not_disturbed_for_a_little_more()
     assert_eq!(bench.pass(60), []);
     assert_eq!(bench.running_on(1), [0, 1]);
 }
+
+#[test]
+fn a_found_worker_without_ranks_is_kept_from_starting_those_that_it_was_told_to_start() {
+    let mut bench = restarted(1);
+    let actions = bench.tell(vec![Event::WorkerReady {
+        trainer: TrainerId(1),
+        node: NodeId(0),
+        running: None,
+        newest_generation: 7,
+    }]);
+    assert_eq!(actions, [stop(1, 7, &[0], 0.0)]);
+    let actions = bench.obey(actions);
+    assert_eq!(actions.last(), Some(&start(1, 8, &[0])));
+}

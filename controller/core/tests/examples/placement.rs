@@ -295,6 +295,16 @@ fn a_failed_placement_tries_another_node_when_the_node_is_to_blame() {
 }
 
 #[test]
+fn a_placement_that_fails_after_its_hello_is_the_loss_of_a_worker() {
+    let mut bench = Bench::new(EngineConfig::default());
+    bench.live(vec![idle(0..2), Event::TrainerArrived(info(1, 1, 2))]);
+    let actions = bench.tell(vec![place_failed(1, 1, PlaceFault::Node)]);
+    assert_eq!(leaving(&actions), [1]);
+    assert!(actions.contains(&stop(1, 1, &[0], 0.0)));
+    assert_eq!(bench.phase(1), Some(Phase::Leaving));
+}
+
+#[test]
 fn decisions_say_why_in_numbers() {
     let mut bench = Bench::new(EngineConfig::default());
     bench.live(vec![idle(0..2), Event::TrainerArrived(info(1, 1, 6))]);
