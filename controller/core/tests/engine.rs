@@ -35,7 +35,7 @@ fn cases(cases: u32) -> ProptestConfig {
 }
 
 proptest! {
-    #![proptest_config(cases(2000))]
+    #![proptest_config(cases(4000))]
 
     #[test]
     fn in_fair_weather_all_is_used_and_nodes_are_vacated_in_time(
@@ -48,7 +48,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(cases(4000))]
+    #![proptest_config(cases(10000))]
 
     #[test]
     fn whatever_fails_everybody_trains_again_when_it_is_over(

@@ -1,12 +1,15 @@
 //! A model of what the engine's actions meet: Slurm with its nodes and tasks
-//! (`slurm`), agents and ranks (`agents`), with random delays and failures. It
-//! executes actions as the daemon does and complains when one makes no sense
-//! (`checks`). What comes from outside is an `ops::Op`.
+//! (`slurm`), agents and ranks (`agents`, `programs`), with random delays and
+//! failures. It executes actions as the daemon does and complains when one makes
+//! no sense (`checks`) or something is left undone (`settled`). What comes from
+//! outside is an `ops::Op`. With BFT_TRACE set it tells what it does.
 
 mod agents;
 mod checks;
 mod dice;
 pub mod ops;
+mod programs;
+mod settled;
 mod slurm;
 
 use std::cmp::Ordering;

@@ -1,0 +1,94 @@
+//! What must be true when nothing has happened for a while.
+
+use bftrainer_core::node::NodeId;
+use bftrainer_core::pool::{Phase, PoolNode};
+use bftrainer_core::trainer::{RunState, TrainerId, TrainerState};
+
+use super::World;
+use super::agents::RanksState;
+
+impl World {
+    /// Says what is not as it should be when nothing has happened for a while.
+    pub fn unsettled(&self) -> Option<String> {
+        let after = self.assigned();
+        for (id, node) in self.engine.pool() {
+            if let Some(wrong) = self.unsettled_node(*id, node) {
+                return Some(wrong);
+            }
+        }
+        for (id, trainer) in self.engine.trainers() {
+            let nodes: Vec<NodeId> = after
+                .iter()
+                .filter(|(_, owner)| *owner == id)
+                .map(|(node, _)| *node)
+                .collect();
+            match (&trainer.state, &trainer.run) {
+                (TrainerState::Closing, _) => return Some(format!("T{id} has not ended")),
+                (_, None) if nodes.is_empty() => {}
+                (_, Some(run)) if run.state == RunState::Running && run.members == nodes => {
+                    if self.whole_generation(*id) != Some((run.number, nodes)) {
+                        return Some(format!("T{id}'s ranks do not run: {run:?}"));
+                    }
+                }
+                (_, run) => return Some(format!("T{id} has {nodes:?} and runs {run:?}")),
+            }
+            if let Some(wrong) = self.unused_gain(*id) {
+                return Some(wrong);
+            }
+        }
+        None
+    }
+
+    fn unsettled_node(&self, id: NodeId, node: &PoolNode) -> Option<String> {
+        let Some(worker) = &node.worker else {
+            return None;
+        };
+        let is_member = worker.phase == Phase::Member && node.assigned == Some(worker.trainer);
+        (!is_member).then(|| {
+            format!(
+                "{id:?} is assigned to {:?} and has {worker:?}",
+                node.assigned
+            )
+        })
+    }
+
+    /// Free nodes that would be worth something to an admitted trainer.
+    fn unused_gain(&self, id: TrainerId) -> Option<String> {
+        let trainer = &self.engine.trainers()[&id];
+        if trainer.state != TrainerState::Admitted {
+            return None;
+        }
+        let free = self
+            .engine
+            .pool()
+            .iter()
+            .filter(|(node, pool_node)| {
+                pool_node.assigned.is_none() && self.engine.is_usable(**node, self.now_s)
+            })
+            .count() as u32;
+        let has = self
+            .assigned()
+            .values()
+            .filter(|owner| **owner == id)
+            .count() as u32;
+        let info = &trainer.info;
+        let objective = self.config.metric.objective(&info.curve, 1.0);
+        let cost = trainer.up_s() * objective.value(has);
+        let worth = |nodes| self.config.horizon_s * (objective.value(nodes) - objective.value(has));
+        let better = (info.min_nodes.max(has + 1)..=info.max_nodes.min(has + free))
+            .find(|nodes| worth(*nodes) > cost * (1.0 + 1e-9) + 1e-9);
+        better.map(|nodes| format!("T{id} has {has} nodes, gains by {nodes}, and {free} are free"))
+    }
+
+    /// Ranks that run though their controller wants none there.
+    pub fn stray_ranks(&self) -> Option<String> {
+        self.tasks.values().find_map(|task| {
+            let ranks = task.agent.ranks.as_ref()?;
+            let run = self.engine.trainers().get(&task.trainer)?.run.as_ref();
+            let wanted = run.is_some_and(|run| {
+                run.number == ranks.generation && ranks.state == RanksState::Running
+            });
+            (!wanted).then(|| format!("{task:?}"))
+        })
+    }
+}
