@@ -187,6 +187,8 @@ impl World {
             return;
         };
         let agent = &mut task.agent;
+        // A number that was stopped is not used again.
+        agent.newest_seen = agent.newest_seen.max(generation);
         if let Some(ranks) = &mut agent.ranks
             && ranks.generation == generation
         {
