@@ -138,30 +138,33 @@ impl Engine {
         if reason == LossReason::Preempted && phase == Phase::Member {
             known.preemptions += 1;
         }
+        let mut generation = None;
         if let Some(run) = &mut known.run
             && run.members.contains(&node)
         {
+            generation = Some(run.number);
             run.lost_member = true;
             if let RunState::Stopping { waiting, .. } = &mut run.state {
                 waiting.remove(&node);
             }
         }
         if !matches!(phase, Phase::Placed | Phase::Leaving) {
-            self.excuse_failures(now_s, trainer);
+            self.excuse_failures(now_s, trainer, generation);
         }
     }
 
-    /// Failures just before a peer's loss was noticed were collateral: they count
-    /// neither against the trainer nor against the nodes.
-    fn excuse_failures(&mut self, now_s: f64, trainer: TrainerId) {
+    /// Failures just before a peer's loss was noticed were collateral, as were those
+    /// of the generation of which it was a member, however late its loss is noticed:
+    /// they count neither against the trainer nor against the nodes.
+    fn excuse_failures(&mut self, now_s: f64, trainer: TrainerId, generation: Option<u64>) {
         let window_s = self.config.collateral_window_s;
         let Some(known) = self.trainers.get_mut(&trainer) else {
             return;
         };
-        let (excused, failures): (Vec<Failure>, Vec<Failure>) = known
-            .failures
-            .drain(..)
-            .partition(|failure| now_s <= failure.time_s + window_s);
+        let (excused, failures): (Vec<Failure>, Vec<Failure>) =
+            known.failures.drain(..).partition(|failure| {
+                now_s <= failure.time_s + window_s || Some(failure.generation) == generation
+            });
         known.failures = failures;
         if known.failures.is_empty() {
             known.restart_at_s = known.restart_at_s.min(now_s);
