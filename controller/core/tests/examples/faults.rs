@@ -104,6 +104,17 @@ fn a_failure_after_a_loss_is_collateral_even_in_the_same_event() {
 }
 
 #[test]
+fn a_member_that_does_not_answer_the_stop_after_a_failure_explains_it() {
+    let mut bench = training_on(3);
+    bench.tell(vec![stopped(1, 0, 1, failed())]);
+    bench.tell(vec![stopped(1, 1, 1, Outcome::Stopped)]);
+    // Its agent was dead when the controller came: nobody missed its heartbeats.
+    assert_eq!(leaving(&bench.pass(10)), [2]);
+    assert_eq!(bench.trainer(1).failures, []);
+    assert!(!bench.is_quarantined(0));
+}
+
+#[test]
 fn the_loss_of_a_worker_that_never_trained_explains_nothing() {
     let mut bench = training_on(2);
     bench.live(vec![Event::TrainerChanged(info(1, 1, 3))]);
