@@ -109,7 +109,8 @@ class Growing(ClusterTest):
         for task in self.running_tasks(trainer):
             self.assertLessEqual(task["TimeLimit"], "00:05:00")
             end_s = time.mktime(time.strptime(task["EndTime"], "%Y-%m-%dT%H:%M:%S"))
-            self.assertLessEqual(end_s, min(ends_s) + 1)
+            # Slurm counts in whole minutes; who plans the node may take it from a worker.
+            self.assertLess(end_s, min(ends_s) + 60)
         # The plan may come true earlier than planned.
         self.cluster.ok("scancel", running)
         self.wait_state(planned, "RUNNING")

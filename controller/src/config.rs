@@ -115,8 +115,11 @@ impl Config {
         let mut reader = Reader::new(text, path);
         let defaults = EngineConfig::default();
         let exponent = reader.number("exponent", 0.8, 0.05..=1.0);
-        let metric = match reader.one_of("metric", "speedup", &["speedup", "throughput"]) {
+        let floor = reader.number("efficiency_floor", 0.5, 0.01..=1.0);
+        let metrics = ["speedup", "throughput", "efficiency"];
+        let metric = match reader.one_of("metric", "speedup", &metrics) {
             "throughput" => Metric::Throughput,
+            "efficiency" => Metric::Efficiency { floor },
             _ => Metric::Speedup { exponent },
         };
         let engine = EngineConfig {

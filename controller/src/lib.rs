@@ -1,6 +1,8 @@
 //! The controller of BFTrainer: the daemon, the commands, and the worker agent.
 
 pub mod config;
+pub mod solve;
+pub mod solver;
 
 #[cfg(feature = "slurm")]
 pub mod agent;

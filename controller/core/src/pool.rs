@@ -39,6 +39,19 @@ impl PoolNode {
             .as_ref()
             .filter(|worker| worker.trainer == trainer)
     }
+
+    /// Whether a worker of `trainer`'s is here that was not told to leave.
+    pub fn keeps_worker_of(&self, trainer: TrainerId) -> bool {
+        self.worker_of(trainer)
+            .is_some_and(|worker| worker.phase != Phase::Leaving)
+    }
+
+    /// Whether ranks of `trainer`'s run here, as far as is known.
+    pub fn may_run(&self, trainer: TrainerId) -> bool {
+        self.worker_of(trainer).is_some_and(|worker| {
+            matches!(worker.phase, Phase::Found | Phase::Member | Phase::Stale)
+        })
+    }
 }
 
 /// A task of a trainer on a node.
@@ -57,6 +70,8 @@ pub struct Worker {
 pub enum Phase {
     /// Released in Slurm; its agent has not said hello.
     Placed,
+    /// Its task was found running; its agent has not said hello.
+    Found,
     /// Its agent is connected and runs no ranks.
     Ready,
     /// It belongs to the trainer's current generation.

@@ -189,6 +189,7 @@ pub const ALL_KEYS_FOR_TESTS: &[&str] = &[
     "down_s",
     "closing",
     "metric",
+    "efficiency_floor",
     "exponent",
     "horizon_s",
     "min_trainers",

@@ -25,7 +25,8 @@ pub struct Accounting {
     summed_until_s: f64,
     /// Node-seconds of the pool: idle, or held by our tasks.
     pub pool_node_s: f64,
-    /// Of these, on nodes without a planned end or one far enough away.
+    /// Of these, on nodes that could be given to a trainer, as their planned end is
+    /// unknown or far enough away, or on which ranks run that came when it was.
     pub usable_node_s: f64,
     /// Node-seconds in which ranks ran.
     pub harvested_node_s: f64,
@@ -121,7 +122,11 @@ impl Brain {
             }
             pool += 1;
             let left_s = node.hole_end_s.map_or(f64::INFINITY, |end_s| end_s - now_s);
-            usable += usize::from(left_s >= self.config.engine.min_hole_s);
+            let trains = node
+                .worker
+                .as_ref()
+                .is_some_and(|worker| worker.phase == Phase::Member);
+            usable += usize::from(trains || left_s >= self.config.engine.min_hole_s);
         }
         self.accounting.pool_node_s += pool as f64 * gap_s;
         self.accounting.usable_node_s += usable as f64 * gap_s;

@@ -15,18 +15,10 @@ use crate::slurm::TaskUpdate;
 impl Brain {
     pub(super) fn act(&mut self, now_s: f64, action: Action) {
         match action {
-            Action::Place {
-                trainer,
-                node,
-                limit_s,
-            } => {
+            Action::Place { trainer, node, .. } => {
                 let node = self.engine.names.name(node).to_owned();
                 self.accounting.placed(&node, now_s);
-                self.wanted.push_back(WantedPlacement {
-                    trainer,
-                    node,
-                    limit_s,
-                });
+                self.wanted.push_back(WantedPlacement { trainer, node });
             }
             Action::Leave {
                 trainer,

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::mpsc::Sender;
 
-use bftrainer_core::engine::{Decision, Engine, Event};
+use bftrainer_core::engine::{Decision, Engine, EngineConfig, Event};
 use bftrainer_core::trainer::TrainerId;
 
 use super::Input;
@@ -22,6 +22,10 @@ pub(super) const KEPT_DECISIONS: usize = 1000;
 /// Shortest time between two looks, whatever hints say, seconds.
 const SHORTEST_LOOK_S: f64 = 1.0;
 
+/// The change that a hint is about is over after this time: an epilog's hint
+/// comes before its node is idle. Only a look that begins later has seen it, seconds.
+const SETTLED_AFTER_S: f64 = 0.5;
+
 /// Reservations and the partition are looked at this often, seconds.
 const EVERYTHING_S: f64 = 10.0;
 
@@ -33,7 +37,6 @@ const QUERY_SHARE: f64 = 0.05;
 pub(super) struct WantedPlacement {
     pub trainer: TrainerId,
     pub node: String,
-    pub limit_s: f64,
 }
 
 /// What the daemon knows.
@@ -55,6 +58,8 @@ pub(super) struct Brain {
     pub planned: BTreeMap<String, i64>,
     /// When a worker of ours left a node on our order, epoch seconds.
     pub departures: BTreeMap<String, f64>,
+    /// When Slurm took a node from a worker of ours, epoch seconds.
+    pub taken: BTreeMap<String, f64>,
     pub wanted: VecDeque<WantedPlacement>,
     /// Jobs with our comment in other partitions, mentioned once.
     pub mentioned: BTreeSet<u32>,
@@ -79,7 +84,7 @@ pub(super) struct Brain {
     last_look_s: f64,
     last_everything_s: f64,
     last_query_s: f64,
-    hinted: bool,
+    hinted_at_s: f64,
     engine_wakes_at_s: Option<f64>,
 }
 
@@ -92,9 +97,13 @@ impl Brain {
         store: Store,
         memory: Memory,
     ) -> Self {
-        let engine = Engine::new(config.engine.clone());
+        let engine = EngineConfig {
+            plan_grid_s: f64::from(settings.backfill_resolution_s),
+            plan_wait_s: f64::from(settings.backfill_interval_s),
+            ..config.engine.clone()
+        };
         Brain {
-            engine,
+            engine: Engine::new(engine),
             settings,
             arrays: BTreeMap::new(),
             agents: Agents::new(config.heartbeat_s),
@@ -106,6 +115,7 @@ impl Brain {
             planned_by_jobs: BTreeMap::new(),
             planned: BTreeMap::new(),
             departures: BTreeMap::new(),
+            taken: BTreeMap::new(),
             wanted: VecDeque::new(),
             mentioned: BTreeSet::new(),
             doubted_at_s: 0.0,
@@ -123,7 +133,7 @@ impl Brain {
             last_look_s: 0.0,
             last_everything_s: 0.0,
             last_query_s: 0.0,
-            hinted: false,
+            hinted_at_s: 0.0,
             engine_wakes_at_s: None,
             config,
         }
@@ -153,7 +163,7 @@ impl Brain {
                 }
                 Input::Disconnected { connection } => self.agents.disconnected(connection, now_s),
                 Input::Query { uid, query, answer } => questions.push((uid, query, answer)),
-                Input::Hint => self.hinted = true,
+                Input::Hint => self.hinted_at_s = now_s,
             }
         }
         self.lose_silent_agents(now_s, &mut events);
@@ -246,7 +256,7 @@ impl Brain {
     /// Slurm has just given out nodes: what looked idle may no longer be.
     pub(super) fn doubt_pool(&mut self, now_s: f64, events: &mut Vec<Event>) {
         self.doubted_at_s = now_s;
-        self.hinted = true;
+        self.hinted_at_s = now_s;
         events.push(Event::PoolDoubted);
     }
 
@@ -262,7 +272,8 @@ impl Brain {
         let shortest_s = SHORTEST_LOOK_S
             .max(self.last_query_s / QUERY_SHARE)
             .max(patience_s);
-        let interval_s = if self.hinted || self.agents.has_parked() {
+        let hinted = self.last_look_s < self.hinted_at_s + SETTLED_AFTER_S;
+        let interval_s = if hinted || self.agents.has_parked() {
             shortest_s
         } else {
             shortest_s.max(self.config.poll_interval_s)
@@ -279,7 +290,6 @@ impl Brain {
         if everything {
             self.last_everything_s = now_s;
         }
-        self.hinted = false;
         self.look_under_way = true;
         self.last_look_s = now_s;
         self.order(Order::Look { everything });

@@ -189,7 +189,10 @@ fn planned_uses(jobs: &[JobRecord], our_partition: &str) -> BTreeMap<String, i64
 }
 
 /// A reservation never preempts: its start ends a hole.
-fn add_reservations(planned: &mut BTreeMap<String, i64>, reservations: &[ReservationRecord]) {
+pub(super) fn add_reservations(
+    planned: &mut BTreeMap<String, i64>,
+    reservations: &[ReservationRecord],
+) {
     for reservation in reservations {
         for node in &reservation.nodes {
             let start_s = planned.entry(node.clone()).or_insert(i64::MAX);

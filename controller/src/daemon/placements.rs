@@ -15,6 +15,9 @@ use crate::slurm::{SlurmError, TaskUpdate};
 /// Slurm revokes the credential of the new run with the old one's, seconds.
 const SAME_NODE_PAUSE_S: f64 = 3.5;
 
+/// Slurm counts limits in minutes.
+const SHORTEST_LIMIT_MIN: u32 = 1;
+
 impl Brain {
     /// Sends placements as fast as `max_starts_per_s` allows.
     pub(super) fn send_placements(&mut self, now_s: f64) {
@@ -49,10 +52,6 @@ impl Brain {
     /// there was one.
     fn place(&mut self, now_s: f64, wanted: &WantedPlacement) -> bool {
         let id = wanted.trainer.0;
-        let hole_end_s = self
-            .planned
-            .get(&wanted.node)
-            .map(|end_s| self.backfills_end_s(*end_s as f64));
         let Some(array) = self.arrays.get_mut(&id) else {
             return true;
         };
@@ -77,17 +76,11 @@ impl Brain {
             node: wanted.node.clone(),
         };
         self.start_tokens -= 1.0;
-        // Slurm counts in whole minutes; a limit that fits must not be rounded up.
-        let minutes = match hole_end_s {
-            Some(end_s) => {
-                let left_s = end_s - now_s;
-                (left_s.min(wanted.limit_s) / 60.0).floor().max(1.0)
-            }
-            None => (wanted.limit_s / 60.0).ceil().max(1.0),
-        };
+        // The shortest limit still fits when a regular job is planned there, or its plan
+        // moves, before Slurm starts the task; it is raised as soon as the worker runs.
         let update = TaskUpdate {
             required_nodes: Some(wanted.node.clone()),
-            limit_min: Some(minutes as u32),
+            limit_min: Some(SHORTEST_LIMIT_MIN),
             begin_now: true,
             hold: Some(false),
             admin_comment: None,
@@ -102,15 +95,6 @@ impl Brain {
         true
     }
 
-    /// By when a task has to end that backfill is to start before a plan at
-    /// `end_s`: backfill begins up to its interval from now, and takes the
-    /// plan's begin rounded down to its resolution.
-    fn backfills_end_s(&self, end_s: f64) -> f64 {
-        let resolution_s = f64::from(self.settings.backfill_resolution_s.max(1));
-        let interval_s = f64::from(self.settings.backfill_interval_s);
-        (end_s / resolution_s).floor() * resolution_s - interval_s
-    }
-
     pub(super) fn place_answered(
         &mut self,
         now_s: f64,
@@ -119,9 +103,12 @@ impl Brain {
         result: Result<(), SlurmError>,
         events: &mut Vec<Event>,
     ) {
-        let planned = self.planned.contains_key(&node);
+        // While a regular job waits, Slurm's main scheduler starts nothing in a lower
+        // partition on the same nodes, planned or not: only backfill does.
         let backfill_s = f64::from(self.settings.backfill_interval_s);
-        let patience_s = self.config.place_timeout_s + if planned { backfill_s } else { 0.0 };
+        let waits_for_backfill = !self.planned.is_empty();
+        let patience_s =
+            self.config.place_timeout_s + if waits_for_backfill { backfill_s } else { 0.0 };
         let Some(task) = self
             .arrays
             .get_mut(&id)

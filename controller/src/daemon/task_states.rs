@@ -143,6 +143,7 @@ impl Brain {
                     self.agents.remove((id, *task_id));
                     let node = self.engine.names.intern(&name);
                     let reason = if requeued {
+                        self.taken.insert(name, now_s);
                         LossReason::Preempted
                     } else {
                         LossReason::Ended
@@ -230,6 +231,7 @@ impl Brain {
 
     /// Placements that Slurm has not carried out in time are taken back.
     pub(super) fn observe_deadlines(&mut self, now_s: f64, events: &mut Vec<Event>) {
+        let grid_s = i64::from(self.settings.backfill_resolution_s).max(1);
         let mut late = Vec::new();
         for (id, array) in &mut self.arrays {
             for (task_id, task) in &mut array.tasks {
@@ -237,7 +239,16 @@ impl Brain {
                     continue;
                 };
                 let limited = is_limit_reason(task.wait_reason);
-                if task.waits() && (now_s > *deadline_s || limited) {
+                // A task that can't start is held at once: Slurm skips the rest of an
+                // array after one of its tasks was looked at in vain.
+                let is_taken = self.nodes.get(node).is_none_or(|node| {
+                    node.flagged || node.base != NodeBase::Idle && !node.completing
+                });
+                let fits = self.planned.get(node).is_none_or(|end_s| {
+                    let limit_s = f64::from(task.limit_min.unwrap_or(0)) * 60.0;
+                    now_s + limit_s < (end_s / grid_s * grid_s) as f64
+                });
+                if task.waits() && (now_s > *deadline_s || limited || is_taken || !fits) {
                     late.push((*id, *task_id, node.clone(), limited));
                     task.plan = Plan::Rest;
                 }
@@ -255,11 +266,12 @@ impl Brain {
                     let reason = "its tasks wait for a limit of its user, account or QOS (squeue)";
                     (PlaceFault::Trainer, reason.to_owned())
                 }
-                (false, true) => (
+                // Where a job is planned, waiting for backfill says nothing of the node.
+                (false, true) if self.planned.is_empty() => (
                     PlaceFault::Node,
                     format!("T{id}: no task started on {name} in time"),
                 ),
-                (false, false) => (PlaceFault::Nobody, String::new()),
+                (false, _) => (PlaceFault::Nobody, String::new()),
             };
             let (trainer, node) = (TrainerId(id), self.engine.names.intern(&name));
             events.push(Event::PlaceFailed {

@@ -112,16 +112,12 @@ impl Slurm {
         // SAFETY: the call succeeded, so `message` points to a valid record.
         let conf = unsafe { &*message };
         let parameters = text::owned(conf.sched_params);
-        let parameter = |name, default| {
-            text::option_value(&parameters, name)
-                .and_then(|value| value.parse().ok())
-                .unwrap_or(default)
-        };
+        let number = |name| text::option_value(&parameters, name).and_then(|v| v.parse().ok());
         let settings = SlurmSettings {
             slurm_user_uid: conf.slurm_user_id,
             kill_wait_s: conf.kill_wait,
-            backfill_interval_s: parameter("bf_interval", 30),
-            backfill_resolution_s: parameter("bf_resolution", 60),
+            backfill_interval_s: number("bf_interval").unwrap_or(30),
+            backfill_resolution_s: number("bf_resolution").unwrap_or(60),
             version: text::owned(conf.version),
         };
         // SAFETY: `message` came from slurm_load_ctl_conf.

@@ -1,12 +1,13 @@
 //! Who shall have which nodes: admission, the allocation, the choice of nodes.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::{Decision, Engine};
 use crate::allocation::{Problem, TrainerDemand};
 use crate::node::NodeId;
 use crate::pool::Phase;
-use crate::trainer::{Trainer, TrainerId, TrainerState};
+use crate::trainer::{TrainerId, TrainerState};
 
 /// What a node is sorted by: those that joined together, then neighbours.
 type NodeKey = (u64, u32);
@@ -20,36 +21,104 @@ struct Holdings {
 impl Engine {
     /// Decides how many nodes each trainer shall have, and which.
     pub(super) fn decide(&mut self, now_s: f64) {
-        let holdings = self.holdings(now_s);
-        if self.pool_in_doubt {
-            // Shares of a part of the pool would move nodes back and forth.
+        loop {
+            let holdings = self.holdings(now_s);
+            if self.pool_in_doubt && !self.holds_too_much(&holdings) {
+                // Slurm may be taking more: one decision when it is known what is left.
+                self.wake_before_hole_ends();
+                return;
+            }
+            let usable = holdings.free.len() + holdings.held.values().map(Vec::len).sum::<usize>();
+            self.admit(usable as u32);
+
+            let trainers = self.participants();
+            let problem = self.problem(now_s, &trainers, &holdings, usable as u32);
+            let solution = self.solver.solve(&problem);
+            let counts: Vec<(TrainerId, u32, u32)> = trainers
+                .iter()
+                .zip(solution.nodes())
+                .zip(&problem.trainers)
+                .map(|((trainer, nodes), demand)| (*trainer, demand.current.nodes, nodes))
+                .collect();
+            if self.release_short(now_s, &holdings, &counts) {
+                continue;
+            }
+            for (index, (trainer, from, to)) in counts.iter().enumerate() {
+                if from != to {
+                    let reason = self.explain(&problem, index, *trainer, *to);
+                    self.decisions.push(Decision {
+                        time_s: now_s,
+                        trainer: *trainer,
+                        from_nodes: *from,
+                        to_nodes: *to,
+                        reason,
+                    });
+                }
+            }
+            self.assign(now_s, holdings, &counts);
+            self.wake_before_hole_ends();
             return;
         }
-        let usable = holdings.free.len() + holdings.held.values().map(Vec::len).sum::<usize>();
-        self.admit(usable as u32);
+    }
 
-        let trainers = self.participants();
-        let problem = self.problem(now_s, &trainers, &holdings, usable as u32);
-        let solution = self.solver.solve(&problem);
-        let counts: Vec<(TrainerId, u32, u32)> = trainers
-            .iter()
-            .zip(&solution.nodes)
-            .enumerate()
-            .map(|(index, (trainer, nodes))| (*trainer, problem.trainers[index].current, *nodes))
-            .collect();
-        for (index, (trainer, from, to)) in counts.iter().enumerate() {
-            if from != to {
-                let reason = self.explain(&problem, index, *trainer, *to);
-                self.decisions.push(Decision {
-                    time_s: now_s,
-                    trainer: *trainer,
-                    from_nodes: *from,
-                    to_nodes: *to,
-                    reason,
-                });
-            }
+    /// Whether a trainer holds more than it may, as its bounds have changed.
+    fn holds_too_much(&self, holdings: &Holdings) -> bool {
+        holdings.held.iter().any(|(id, nodes)| {
+            let most = self
+                .trainers
+                .get(id)
+                .map_or(0, |known| known.info.max_nodes);
+            nodes.len() as u32 > most
+        })
+    }
+
+    /// Takes back nodes that would be released though nobody else could start on
+    /// them before they are needed; whether there were any.
+    fn release_short(
+        &mut self,
+        now_s: f64,
+        holdings: &Holdings,
+        counts: &[(TrainerId, u32, u32)],
+    ) -> bool {
+        let mut short = Vec::new();
+        for (trainer, from, to) in counts.iter().filter(|(_, from, to)| to < from) {
+            let nodes = holdings.held.get(trainer).map_or(&[][..], Vec::as_slice);
+            let released = self.to_release(now_s, *trainer, nodes, from - to);
+            short.extend(
+                released
+                    .into_iter()
+                    .filter(|node| self.is_short(*node, now_s)),
+            );
         }
-        self.assign(holdings, &counts);
+        for node in &short {
+            self.take_back(now_s, *node, "is expected back");
+        }
+        !short.is_empty()
+    }
+
+    /// Whether the node is expected back too soon for a new worker.
+    fn is_short(&self, node: NodeId, now_s: f64) -> bool {
+        let last_start_s = self.pool.get(&node).and_then(|it| self.last_start_s(it));
+        last_start_s.is_some_and(|time_s| now_s >= time_s - self.start_lead_s())
+    }
+
+    fn take_back(&mut self, now_s: f64, node: NodeId, why: &str) {
+        if let Some(trainer) = self.pool.get(&node).and_then(|node| node.assigned) {
+            self.note_forced_change(now_s, trainer, node, why);
+        }
+        if let Some(pool_node) = self.pool.get_mut(&node) {
+            pool_node.assigned = None;
+        }
+    }
+
+    fn wake_before_hole_ends(&mut self) {
+        let assigned = self.pool.values().filter(|node| node.assigned.is_some());
+        let first_s = assigned
+            .filter_map(|node| self.unusable_at_s(node))
+            .reduce(f64::min);
+        if let Some(time_s) = first_s {
+            self.wake_at(time_s);
+        }
     }
 
     /// Sorts the pool into held and free nodes, taking back those that are
@@ -64,24 +133,12 @@ impl Engine {
             let assigned = self.pool[&node].assigned;
             let usable = self.is_usable(node, now_s);
             match assigned {
-                Some(trainer) if usable => {
-                    if let Some(end_s) = self.pool[&node].hole_end_s {
-                        self.wake_at(end_s - self.config.vacate_lead_s);
-                    }
-                    holdings.held.entry(trainer).or_default().push(node);
+                Some(trainer) if usable => holdings.held.entry(trainer).or_default().push(node),
+                Some(_) if self.is_quarantined(node, now_s) => {
+                    self.take_back(now_s, node, "is in quarantine");
                 }
-                Some(trainer) => {
-                    let why = if self.is_quarantined(node, now_s) {
-                        "is in quarantine"
-                    } else {
-                        "is expected back"
-                    };
-                    self.note_forced_change(now_s, trainer, node, why);
-                    if let Some(pool_node) = self.pool.get_mut(&node) {
-                        pool_node.assigned = None;
-                    }
-                }
-                None if usable => holdings.free.push(node),
+                Some(_) => self.take_back(now_s, node, "is expected back"),
+                None if usable && !self.pool_in_doubt => holdings.free.push(node),
                 None => {}
             }
             if let Some(quarantine) = self.quarantines.get(&node)
@@ -95,9 +152,10 @@ impl Engine {
 
     /// Admits trainers while those that run could not use the whole pool or are
     /// fewer than `min_trainers`: round robin over users, first come first
-    /// served within one. A trainer whose min does not fit does not count.
+    /// served within one. A trainer whose min does not fit neither counts nor is
+    /// admitted; a pool that is in doubt says nothing about what fits.
     fn admit(&mut self, pool_nodes: u32) {
-        loop {
+        while !self.pool_in_doubt {
             let (mut count, mut could_use) = (0usize, 0u64);
             let mut per_owner: BTreeMap<u32, usize> = BTreeMap::new();
             for trainer in self.trainers.values() {
@@ -116,6 +174,7 @@ impl Engine {
                 .trainers
                 .values()
                 .filter(|trainer| trainer.state == TrainerState::Waiting)
+                .filter(|trainer| trainer.info.min_nodes <= pool_nodes)
                 .min_by_key(|trainer| {
                     let running = per_owner.get(&trainer.info.owner_uid).copied().unwrap_or(0);
                     (running, trainer.arrival)
@@ -160,16 +219,23 @@ impl Engine {
                 let trainer = &self.trainers[id];
                 let info = &trainer.info;
                 let weight = info.weight / owner_weights[&info.owner_uid];
-                // What does not run yet loses nothing when more nodes come.
-                let up_s = if Self::has_running_generation(trainer) {
-                    trainer.up_s()
-                } else {
-                    0.0
+                let held = holdings.held.get(id).map_or(&[][..], Vec::as_slice);
+                let current = held.len() as u32;
+                // What does not run yet loses nothing when more nodes come; workers that
+                // were found most likely run.
+                let is_found = |node: &NodeId| {
+                    let worker = self.pool[node].worker_of(*id);
+                    worker.is_some_and(|worker| worker.phase == Phase::Found)
                 };
-                let current = holdings.held.get(id).map_or(0, |nodes| nodes.len() as u32);
-                // Who waits for reasons of its own keeps what it has and gets no more.
-                let max = if is_blocked(trainer, now_s) {
-                    info.max_nodes.min(current)
+                let runs = Self::has_running_generation(trainer) || held.iter().any(is_found);
+                let up_s = if runs { trainer.up_s() } else { 0.0 };
+                // Who waits for reasons of its own keeps the nodes where its workers
+                // are and gets no more.
+                let max = if now_s < trainer.resume_at_s {
+                    let kept = held
+                        .iter()
+                        .filter(|node| self.pool[*node].keeps_worker_of(*id));
+                    info.max_nodes.min(kept.count() as u32)
                 } else {
                     info.max_nodes
                 };
@@ -184,7 +250,7 @@ impl Engine {
     /// "T4: 6 -> 8 nodes: 2 more are worth 1,840 samples over 60 s against a
     /// restart of 3.1 s".
     fn explain(&self, problem: &Problem, index: usize, trainer: TrainerId, to: u32) -> String {
-        let from = problem.trainers[index].current;
+        let from = problem.trainers[index].current.nodes;
         let known = &self.trainers[&trainer];
         let curve = &known.info.curve;
         let samples = |nodes: u32| curve.value(nodes) * problem.horizon_s;
@@ -202,6 +268,18 @@ impl Engine {
                 to - from,
                 if to - from == 1 { "is" } else { "are" },
             )
+        } else if from < known.info.min_nodes {
+            format!(
+                "{lead}: {from} are fewer than its min of {}",
+                known.info.min_nodes
+            )
+        } else if from > problem.trainers[index].max {
+            let most = problem.trainers[index].max;
+            let why = match &known.blocked_reason {
+                Some(reason) if most < known.info.max_nodes => format!(" while {reason}"),
+                _ => String::new(),
+            };
+            format!("{lead}: it may have {most} at most{why}")
         } else {
             let loss = samples(from) - samples(to);
             format!(
@@ -221,21 +299,34 @@ impl Engine {
         (join_event, self.names.rank(node))
     }
 
-    /// Shrinking trainers release their highest keys first; then the free
-    /// nodes, sorted by key, go to the growing ones in the order of the median
-    /// key that each holds.
-    fn assign(&mut self, mut holdings: Holdings, counts: &[(TrainerId, u32, u32)]) {
+    /// The `count` of a trainer's `nodes` that it misses least: those on which it
+    /// does not run, those that are expected back, then the highest keys.
+    fn to_release(
+        &self,
+        now_s: f64,
+        trainer: TrainerId,
+        nodes: &[NodeId],
+        count: u32,
+    ) -> Vec<NodeId> {
+        let mut nodes = nodes.to_vec();
+        nodes.sort_by_key(|node| {
+            (
+                self.is_settled(*node, trainer),
+                !self.is_short(*node, now_s),
+                Reverse(self.key(*node)),
+            )
+        });
+        nodes.truncate(count as usize);
+        nodes
+    }
+
+    /// Shrinking trainers release nodes; then the free nodes, sorted by key, go
+    /// to the growing ones in the order of the median key that each holds.
+    fn assign(&mut self, now_s: f64, mut holdings: Holdings, counts: &[(TrainerId, u32, u32)]) {
         for (trainer, from, to) in counts {
             if to < from {
-                let mut nodes = holdings.held.remove(trainer).unwrap_or_default();
-                nodes.sort_by_key(|node| (self.is_settled(*node, *trainer), self.key(*node)));
-                // Unsettled nodes sort first and are released first; then the highest keys.
-                let unsettled = nodes
-                    .iter()
-                    .filter(|node| !self.is_settled(**node, *trainer))
-                    .count();
-                nodes[unsettled..].reverse();
-                for node in nodes.drain(..(from - to) as usize) {
+                let nodes = holdings.held.remove(trainer).unwrap_or_default();
+                for node in self.to_release(now_s, *trainer, &nodes, from - to) {
                     if let Some(pool_node) = self.pool.get_mut(&node) {
                         pool_node.assigned = None;
                     }
@@ -280,12 +371,8 @@ impl Engine {
         self.pool
             .get(&node)
             .and_then(|node| node.worker_of(trainer))
-            .is_some_and(|worker| matches!(worker.phase, Phase::Member | Phase::Ready))
+            .is_some_and(|worker| {
+                matches!(worker.phase, Phase::Member | Phase::Ready | Phase::Found)
+            })
     }
-}
-
-/// Whether the trainer's placements pend for reasons of its own; a program that
-/// failed is started again on nodes as before.
-fn is_blocked(trainer: &Trainer, now_s: f64) -> bool {
-    now_s < trainer.resume_at_s && trainer.failures.is_empty()
 }

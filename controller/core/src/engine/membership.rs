@@ -1,7 +1,7 @@
 //! From assigned nodes to running ranks: placements, and one generation after
 //! the other. The old generation trains on until the newcomers are ready.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Action, Engine, LossReason};
 use crate::node::NodeId;
@@ -11,23 +11,41 @@ use crate::trainer::{Run, RunState, TrainerId, TrainerState};
 /// An agent that was told to stop answers within the grace and this, seconds.
 const STOP_ANSWER_S: f64 = 10.0;
 
+/// A worker that was told to leave and is still there is told again, seconds.
+const LEAVE_AGAIN_S: f64 = 60.0;
+
 /// A trainer's nodes, as far as they matter to its membership.
 struct Roster {
-    /// Assigned, with an agent that is connected.
+    /// Assigned, or with a worker of the trainer's.
+    nodes: Vec<NodeId>,
+    /// Assigned, with an agent that is connected and runs no ranks.
     ready: Vec<NodeId>,
-    /// Assigned, with no agent yet; the time since which the oldest is awaited.
+    /// How many are assigned without such an agent or a member.
     pending: usize,
-    /// Assigned or not, with a worker of the trainer's.
-    workers: BTreeSet<NodeId>,
+    /// Assigned or not, where ranks of the trainer's run or may run.
+    running: BTreeSet<NodeId>,
     /// Assigned.
     assigned: BTreeSet<NodeId>,
     /// The time at which the longest-waiting ready newcomer became ready.
     ready_since_s: Option<f64>,
+    /// Until when workers that were found may run ranks of which their agents, on
+    /// their way back, will tell, epoch seconds.
+    adopts_until_s: Option<f64>,
+    /// Whether ranks of an older generation are being killed.
+    has_stale: bool,
 }
 
 impl Engine {
     /// Brings every trainer a step nearer to what was decided.
     pub(super) fn drive(&mut self, now_s: f64) {
+        let mut nodes_of: BTreeMap<TrainerId, Vec<NodeId>> = BTreeMap::new();
+        for (id, node) in &self.pool {
+            let present = node.worker.as_ref().map(|worker| worker.trainer);
+            let other = present.filter(|_| present != node.assigned);
+            for trainer in node.assigned.into_iter().chain(other) {
+                nodes_of.entry(trainer).or_default().push(*id);
+            }
+        }
         let trainers: Vec<TrainerId> = self
             .trainers
             .values()
@@ -35,24 +53,40 @@ impl Engine {
             .map(|trainer| trainer.info.id)
             .collect();
         for trainer in trainers {
-            self.drive_generation(now_s, trainer);
-            self.dismiss(trainer, now_s);
-            self.place(now_s, trainer);
+            let nodes = nodes_of.remove(&trainer).unwrap_or_default();
+            self.drive_generation(now_s, trainer, &nodes);
+            self.dismiss(now_s, trainer, &nodes);
+            self.place(now_s, trainer, &nodes);
         }
     }
 
-    fn roster(&self, trainer: TrainerId) -> Roster {
+    fn roster(&self, now_s: f64, trainer: TrainerId, nodes: &[NodeId]) -> Roster {
         let mut roster = Roster {
+            nodes: nodes.to_vec(),
             ready: Vec::new(),
             pending: 0,
-            workers: BTreeSet::new(),
+            running: BTreeSet::new(),
             assigned: BTreeSet::new(),
             ready_since_s: None,
+            adopts_until_s: None,
+            has_stale: false,
         };
-        for (id, node) in &self.pool {
+        for id in nodes {
+            let node = &self.pool[id];
             let worker = node.worker_of(trainer);
-            if worker.is_some() {
-                roster.workers.insert(*id);
+            if node.may_run(trainer) {
+                roster.running.insert(*id);
+            }
+            match worker.map(|worker| (worker.phase, worker.since_s)) {
+                Some((Phase::Stale, _)) => roster.has_stale = true,
+                Some((Phase::Found, since_s)) => {
+                    let until_s = since_s + self.config.adopt_timeout_s;
+                    if now_s < until_s {
+                        let latest_s = roster.adopts_until_s.map_or(until_s, |s| s.max(until_s));
+                        roster.adopts_until_s = Some(latest_s);
+                    }
+                }
+                _ => {}
             }
             if node.assigned != Some(trainer) {
                 continue;
@@ -61,11 +95,8 @@ impl Engine {
             match worker.map(|worker| (worker.phase, worker.since_s)) {
                 Some((Phase::Ready, since_s)) => {
                     roster.ready.push(*id);
-                    roster.ready_since_s = Some(
-                        roster
-                            .ready_since_s
-                            .map_or(since_s, |old_s| old_s.min(since_s)),
-                    );
+                    let first_s = roster.ready_since_s.map_or(since_s, |s| s.min(since_s));
+                    roster.ready_since_s = Some(first_s);
                 }
                 Some((Phase::Member, _)) => {}
                 _ => roster.pending += 1,
@@ -74,38 +105,26 @@ impl Engine {
         roster
     }
 
-    fn drive_generation(&mut self, now_s: f64, trainer: TrainerId) {
-        let roster = self.roster(trainer);
-        let Some(known) = self.trainers.get(&trainer) else {
-            return;
-        };
-        let Some(run) = &known.run else {
-            self.start_generation(now_s, trainer, &roster);
-            return;
-        };
-        match &run.state {
-            RunState::Stopping {
-                waiting,
-                deadline_s,
-            } => {
-                let waiting = waiting.intersection(&roster.workers).count();
-                let deadline_s = *deadline_s;
-                if waiting > 0 {
-                    self.wake_at(deadline_s);
-                } else {
-                    self.end_generation(now_s, trainer);
-                    let roster = self.roster(trainer);
-                    self.start_generation(now_s, trainer, &roster);
-                }
-            }
-            RunState::Adopting(_)
-                if run.members.iter().all(|node| roster.workers.contains(node)) =>
-            {
-                let deadline_s = run.since_s + self.config.adopt_timeout_s;
-                self.wake_at(deadline_s);
-            }
-            _ => self.adjust_running(now_s, trainer, &roster),
+    fn drive_generation(&mut self, now_s: f64, trainer: TrainerId, nodes: &[NodeId]) {
+        let roster = self.roster(now_s, trainer, nodes);
+        let run = self.run(trainer);
+        match run.map(|run| &run.state) {
+            None => self.start_generation(now_s, trainer, &roster),
+            Some(RunState::Stopping { .. }) => self.await_stop(now_s, trainer, &roster),
+            Some(RunState::Adopting(_))
+                if run.is_some_and(|run| {
+                    run.members.iter().all(|node| roster.running.contains(node))
+                }) => {}
+            Some(_) => self.adjust_running(now_s, trainer, &roster),
         }
+        let run = self.run(trainer);
+        if let Some(deadline_s) = run.and_then(|run| self.run_deadline_s(run)) {
+            self.wake_at(deadline_s);
+        }
+    }
+
+    fn run(&self, trainer: TrainerId) -> Option<&Run> {
+        self.trainers.get(&trainer)?.run.as_ref()
     }
 
     /// Stops a running generation when its membership has to change.
@@ -119,7 +138,7 @@ impl Engine {
         let lost = run
             .members
             .iter()
-            .any(|node| !roster.workers.contains(node));
+            .any(|node| !roster.running.contains(node));
         let leaving = run
             .members
             .iter()
@@ -138,16 +157,56 @@ impl Engine {
                 self.wake_at(deadline_s);
             }
         }
-        // When nobody is left to wait for, the next generation follows at once.
-        let done = self.trainers.get(&trainer).is_some_and(|known| {
-            known.run.as_ref().is_some_and(|run| {
-                matches!(&run.state, RunState::Stopping { waiting, .. } if waiting.is_empty())
-            })
-        });
-        if done {
+        self.await_stop(now_s, trainer, roster);
+    }
+
+    /// Goes on waiting for members that were told to stop; when nobody is left to
+    /// wait for, the next generation follows at once.
+    fn await_stop(&mut self, now_s: f64, trainer: TrainerId, roster: &Roster) {
+        let Some(run) = self
+            .trainers
+            .get_mut(&trainer)
+            .and_then(|known| known.run.as_mut())
+        else {
+            return;
+        };
+        let RunState::Stopping {
+            waiting,
+            deadline_s,
+            grace_s,
+        } = &mut run.state
+        else {
+            return;
+        };
+        waiting.retain(|node| roster.running.contains(node));
+        if waiting.is_empty() {
+            let began_s = *deadline_s - *grace_s - STOP_ANSWER_S;
+            if *grace_s > 0.0 && !run.lost_member {
+                self.measure_save(trainer, now_s - began_s);
+            }
             self.end_generation(now_s, trainer);
-            let roster = self.roster(trainer);
+            let roster = self.roster(now_s, trainer, &roster.nodes);
             self.start_generation(now_s, trainer, &roster);
+            return;
+        }
+        if run.lost_member && *grace_s > 0.0 {
+            // Whoever waits for the lost peer in a collective does not see SIGTERM.
+            *grace_s = 0.0;
+            self.actions.push(Action::Stop {
+                trainer,
+                generation: run.number,
+                nodes: waiting.iter().copied().collect(),
+                grace_s: 0.0,
+            });
+        }
+        let deadline_s = *deadline_s;
+        self.wake_at(deadline_s);
+    }
+
+    fn measure_save(&mut self, trainer: TrainerId, save_s: f64) {
+        if let Some(known) = self.trainers.get_mut(&trainer) {
+            let usual_s = known.save_s.map_or(save_s, |old_s| (old_s + save_s) / 2.0);
+            known.save_s = Some(usual_s.max(save_s));
         }
     }
 
@@ -172,10 +231,7 @@ impl Engine {
             .iter()
             .copied()
             .filter(|node| {
-                Some(*node) != answered
-                    && pool
-                        .get(node)
-                        .is_some_and(|node| node.worker_of(trainer).is_some())
+                Some(*node) != answered && pool.get(node).is_some_and(|node| node.may_run(trainer))
             })
             .collect();
         if !waiting.is_empty() {
@@ -190,6 +246,7 @@ impl Engine {
         run.state = RunState::Stopping {
             waiting,
             deadline_s: now_s + grace_s + STOP_ANSWER_S,
+            grace_s,
         };
     }
 
@@ -214,16 +271,25 @@ impl Engine {
     }
 
     fn start_generation(&mut self, now_s: f64, trainer: TrainerId, roster: &Roster) {
+        if let Some(until_s) = roster.adopts_until_s {
+            self.wake_at(until_s);
+            return;
+        }
+        if roster.has_stale {
+            return;
+        }
         let assemble_s = self.config.assemble_s;
         let Some(known) = self.trainers.get_mut(&trainer) else {
             return;
         };
+        // Time in which nodes are awaited is no part of what a restart costs.
+        let restart_began = known.restart_began.take();
         if roster.ready.is_empty() {
             known.assembling_since_s = None;
             return;
         }
-        if now_s < known.resume_at_s {
-            let time_s = known.resume_at_s;
+        if now_s < known.restart_at_s {
+            let time_s = known.restart_at_s;
             self.wake_at(time_s);
             return;
         }
@@ -235,13 +301,11 @@ impl Engine {
         if (roster.ready.len() as u32) < known.info.min_nodes {
             return;
         }
-        known.generation += 1;
+        known.generation = known.generation.saturating_add(1);
         known.assembling_since_s = None;
         known.blocked_reason = None;
         known.starts += 1;
-        if known.restart_began.is_none() {
-            known.restart_began = Some((now_s, known.samples));
-        }
+        known.restart_began = restart_began.or(Some((now_s, known.samples)));
         let run = Run {
             number: known.generation,
             members: roster.ready.clone(),
@@ -261,43 +325,48 @@ impl Engine {
     }
 
     /// Sends home workers that are not wanted and run nothing.
-    fn dismiss(&mut self, trainer: TrainerId, now_s: f64) {
-        let mut dismissed = Vec::new();
-        for (id, node) in &mut self.pool {
-            if node.assigned != Some(trainer)
-                && let Some(worker) = &mut node.worker
-                && worker.trainer == trainer
-                && matches!(worker.phase, Phase::Placed | Phase::Ready)
-            {
-                worker.phase = Phase::Leaving;
-                worker.since_s = now_s;
-                dismissed.push(*id);
-            }
+    fn dismiss(&mut self, now_s: f64, trainer: TrainerId, nodes: &[NodeId]) {
+        let roster = self.roster(now_s, trainer, nodes);
+        if let Some(until_s) = roster.adopts_until_s {
+            self.wake_at(until_s);
         }
-        for node in dismissed {
-            self.actions.push(Action::Leave {
-                trainer,
-                node,
-                reason: "the node goes to others or is expected back".to_owned(),
-            });
+        for id in nodes.iter().filter(|id| !roster.assigned.contains(id)) {
+            let phase = self.pool[id].worker_of(trainer).map(|worker| worker.phase);
+            let may_confirm = || {
+                let run = self.run(trainer);
+                run.is_some_and(|run| run.members.contains(id))
+            };
+            let is_dismissed = match phase {
+                Some(Phase::Placed | Phase::Ready) => true,
+                Some(Phase::Found) => roster.adopts_until_s.is_none() && !may_confirm(),
+                _ => false,
+            };
+            if is_dismissed {
+                self.set_phase(now_s, *id, trainer, Phase::Leaving);
+                let reason = "the node goes to others or is expected back";
+                self.send_home(trainer, *id, reason);
+            }
         }
     }
 
     /// Places workers on assigned nodes; a trainer's first one alone.
-    fn place(&mut self, now_s: f64, trainer: TrainerId) {
+    fn place(&mut self, now_s: f64, trainer: TrainerId, nodes: &[NodeId]) {
         let Some(known) = self.trainers.get(&trainer) else {
             return;
         };
-        if now_s < known.resume_at_s {
-            let time_s = known.resume_at_s;
+        let time_s = known.resume_at_s.max(known.restart_at_s);
+        if now_s < time_s {
             self.wake_at(time_s);
             return;
         }
-        let placed = self.pool.values().any(|node| {
-            node.worker_of(trainer)
-                .is_some_and(|worker| worker.phase == Phase::Placed)
+        if self.pool_in_doubt {
+            return;
+        }
+        let is_awaited = nodes.iter().any(|id| {
+            let worker = self.pool[id].worker_of(trainer);
+            worker.is_some_and(|worker| matches!(worker.phase, Phase::Placed | Phase::Found))
         });
-        let most = match (known.greeted, placed) {
+        let most = match (known.greeted, is_awaited) {
             (true, _) => usize::MAX,
             (false, true) => 0,
             (false, false) => 1,
@@ -307,16 +376,15 @@ impl Engine {
             .max_stay_s
             .unwrap_or(f64::INFINITY)
             .min(self.config.lease_s);
-        let vacant: Vec<(NodeId, f64)> = self
-            .pool
+        let mut vacant: Vec<(NodeId, f64)> = nodes
             .iter()
+            .map(|id| (*id, &self.pool[id]))
             .filter(|(_, node)| node.assigned == Some(trainer) && node.worker.is_none())
-            .take(most)
-            .map(|(id, node)| {
-                let hole_s = node.hole_end_s.map_or(f64::INFINITY, |end_s| end_s - now_s);
-                (*id, hole_s.min(stay_s))
-            })
+            .map(|(id, node)| (id, self.room_s(node, now_s).min(stay_s)))
             .collect();
+        // The first one goes where it may stay longest.
+        vacant.sort_by(|(_, a_s), (_, b_s)| b_s.total_cmp(a_s));
+        vacant.truncate(most);
         for (node, limit_s) in vacant {
             if let Some(pool_node) = self.pool.get_mut(&node) {
                 pool_node.worker = Some(Worker {
@@ -351,18 +419,21 @@ impl Engine {
         running: Option<(u64, Vec<NodeId>)>,
         newest_generation: u64,
     ) {
-        let Some(pool_node) = self.pool.get_mut(&node) else {
-            return;
-        };
         let Some(known) = self.trainers.get_mut(&trainer) else {
             return;
         };
-        let phase = match &pool_node.worker {
-            Some(worker) if worker.trainer == trainer => worker.phase,
-            _ => return,
-        };
         if known.state == TrainerState::Closing {
             return;
+        }
+        let worker = self
+            .pool
+            .get(&node)
+            .and_then(|node| node.worker_of(trainer));
+        let Some(phase) = worker.map(|worker| worker.phase) else {
+            return self.send_home(trainer, node, "it was given up or never wanted");
+        };
+        if phase == Phase::Leaving {
+            return self.send_home(trainer, node, "it was told to leave and is still there");
         }
         known.greeted = true;
         known.generation = known.generation.max(newest_generation);
@@ -372,8 +443,21 @@ impl Engine {
                 self.reported_running(now_s, trainer, node, generation, members);
             }
             None => match phase {
-                Phase::Placed => self.set_phase(now_s, node, trainer, Phase::Ready),
-                Phase::Stale => self.set_phase(now_s, node, trainer, Phase::Ready),
+                Phase::Found
+                    if self
+                        .run(trainer)
+                        .is_some_and(|run| run.members.contains(&node)) =>
+                {
+                    self.set_phase(now_s, node, trainer, Phase::Member);
+                    self.member_without_ranks(now_s, trainer, node);
+                }
+                Phase::Found if newest_generation > 0 => {
+                    // It may be about to start ranks: it answers when it is told to stop.
+                    self.kill_stale(now_s, trainer, node, newest_generation);
+                }
+                Phase::Placed | Phase::Found | Phase::Stale => {
+                    self.set_phase(now_s, node, trainer, Phase::Ready);
+                }
                 Phase::Member => self.member_without_ranks(now_s, trainer, node),
                 Phase::Ready | Phase::Leaving => {}
             },
@@ -393,7 +477,10 @@ impl Engine {
             return;
         };
         let newest = generation == known.generation;
-        if known.run.is_none() && newest && members.contains(&node) {
+        // What an agent says need not make sense.
+        let distinct: BTreeSet<&NodeId> = members.iter().collect();
+        let is_sound = members.contains(&node) && distinct.len() == members.len();
+        if known.run.is_none() && newest && is_sound {
             known.run = Some(Run {
                 number: generation,
                 members,
@@ -407,14 +494,7 @@ impl Engine {
             .as_mut()
             .filter(|run| run.number == generation && run.members.contains(&node))
         else {
-            self.set_phase(now_s, node, trainer, Phase::Stale);
-            self.actions.push(Action::Stop {
-                trainer,
-                generation,
-                nodes: vec![node],
-                grace_s: 0.0,
-            });
-            return;
+            return self.kill_stale(now_s, trainer, node, generation);
         };
         match &mut run.state {
             RunState::Adopting(confirmed) => {
@@ -430,17 +510,38 @@ impl Engine {
                 }
             }
             RunState::Running => {}
-            RunState::Stopping { .. } => self.actions.push(Action::Stop {
-                trainer,
-                generation,
-                nodes: vec![node],
-                grace_s: 0.0,
-            }),
+            RunState::Stopping {
+                waiting,
+                deadline_s,
+                grace_s,
+            } => {
+                waiting.insert(node);
+                let left_s = (*deadline_s - STOP_ANSWER_S - now_s).clamp(0.0, *grace_s);
+                self.actions.push(Action::Stop {
+                    trainer,
+                    generation,
+                    nodes: vec![node],
+                    grace_s: left_s,
+                });
+            }
         }
         self.set_phase(now_s, node, trainer, Phase::Member);
     }
 
-    /// A member came back without ranks: they ended, or it never heard of the start.
+    /// The worker runs, or is about to run, ranks of a generation that is not the
+    /// trainer's current one.
+    fn kill_stale(&mut self, now_s: f64, trainer: TrainerId, node: NodeId, generation: u64) {
+        self.set_phase(now_s, node, trainer, Phase::Stale);
+        self.actions.push(Action::Stop {
+            trainer,
+            generation,
+            nodes: vec![node],
+            grace_s: 0.0,
+        });
+    }
+
+    /// A member came back without ranks: they ended, it never heard of the start,
+    /// or it is about to start them; it answers when it is told to stop.
     fn member_without_ranks(&mut self, now_s: f64, trainer: TrainerId, node: NodeId) {
         let Some(run) = self
             .trainers
@@ -449,11 +550,18 @@ impl Engine {
         else {
             return;
         };
-        if let RunState::Stopping { waiting, .. } = &mut run.state {
-            waiting.remove(&node);
+        if let RunState::Stopping { waiting, .. } = &run.state {
+            if waiting.contains(&node) {
+                self.actions.push(Action::Stop {
+                    trainer,
+                    generation: run.number,
+                    nodes: vec![node],
+                    grace_s: 0.0,
+                });
+            }
         } else {
             run.lost_member = true;
-            self.stop_run(now_s, trainer, 0.0, Some(node));
+            self.stop_run(now_s, trainer, 0.0, None);
         }
     }
 
@@ -479,16 +587,16 @@ impl Engine {
     /// Deadlines of workers and generations.
     pub(super) fn check_deadlines(&mut self, now_s: f64) {
         self.judge_failures(now_s);
-        let mut silent = Vec::new();
+        let (mut silent, mut still_there) = (Vec::new(), Vec::new());
         for (id, node) in &self.pool {
             if let Some(worker) = &node.worker
-                && worker.phase == Phase::Placed
+                && self
+                    .worker_deadline_s(worker)
+                    .is_some_and(|deadline_s| now_s >= deadline_s)
             {
-                let deadline_s = worker.since_s + self.config.worker_start_timeout_s;
-                if now_s >= deadline_s {
-                    silent.push((worker.trainer, *id));
-                } else {
-                    self.wake_at_s = Some(self.wake_at_s.map_or(deadline_s, |s| s.min(deadline_s)));
+                match worker.phase {
+                    Phase::Leaving => still_there.push((worker.trainer, *id)),
+                    _ => silent.push((worker.trainer, *id)),
                 }
             }
         }
@@ -500,16 +608,19 @@ impl Engine {
                 RunState::Stopping {
                     waiting,
                     deadline_s,
+                    ..
                 } if now_s >= *deadline_s => {
                     silent.extend(waiting.iter().map(|node| (trainer.info.id, *node)));
                 }
-                RunState::Adopting(confirmed)
-                    if now_s >= run.since_s + self.config.adopt_timeout_s =>
+                RunState::Adopting(heard) | RunState::Starting(heard)
+                    if self
+                        .run_deadline_s(run)
+                        .is_some_and(|deadline_s| now_s >= deadline_s) =>
                 {
                     silent.extend(
                         run.members
                             .iter()
-                            .filter(|node| !confirmed.contains(node))
+                            .filter(|node| !heard.contains(node))
                             .map(|node| (trainer.info.id, *node)),
                     );
                 }
@@ -518,6 +629,45 @@ impl Engine {
         }
         for (trainer, node) in silent {
             self.worker_lost(now_s, trainer, node, LossReason::Silent);
+        }
+        for (trainer, node) in still_there {
+            // A leave may have come to nothing: Slurm refuses it while a task starts.
+            self.set_phase(now_s, node, trainer, Phase::Leaving);
+            self.send_home(trainer, node, "it was told to leave and is still there");
+        }
+    }
+
+    /// Until when all members of a generation must have been heard of.
+    fn run_deadline_s(&self, run: &Run) -> Option<f64> {
+        match run.state {
+            RunState::Adopting(_) => Some(run.since_s + self.config.adopt_timeout_s),
+            RunState::Starting(_) => Some(run.since_s + self.config.worker_start_timeout_s),
+            RunState::Running | RunState::Stopping { .. } => None,
+        }
+    }
+
+    /// When something has to be done about a worker of whom nothing is heard.
+    fn worker_deadline_s(&self, worker: &Worker) -> Option<f64> {
+        let is_closing = self
+            .trainers
+            .get(&worker.trainer)
+            .is_none_or(|known| known.state == TrainerState::Closing);
+        let patience_s = match worker.phase {
+            Phase::Placed | Phase::Found => self.config.worker_start_timeout_s,
+            Phase::Leaving if !is_closing => LEAVE_AGAIN_S,
+            Phase::Stale => STOP_ANSWER_S,
+            Phase::Leaving | Phase::Ready | Phase::Member => return None,
+        };
+        Some(worker.since_s + patience_s)
+    }
+
+    pub(super) fn wake_at_workers_deadlines(&mut self) {
+        let workers = self.pool.values().filter_map(|node| node.worker.as_ref());
+        let first_s = workers
+            .filter_map(|worker| self.worker_deadline_s(worker))
+            .reduce(f64::min);
+        if let Some(time_s) = first_s {
+            self.wake_at(time_s);
         }
     }
 }
