@@ -108,6 +108,9 @@ pub struct AdminComment {
     /// When the array was submitted, epoch seconds. It tells two trainers of one
     /// job number apart; Slurm's own submit time can't, it moves at each requeue.
     pub submitted_s: i64,
+    /// The time limit that its owner asked for, minutes: the longest stay on one
+    /// node. Slurm's own limit of a task is the one that we set last.
+    pub stay_min: Option<u32>,
     /// The exit code with which the trainer ended.
     pub exit_code: Option<i32>,
     /// Why it failed.
@@ -120,7 +123,15 @@ impl AdminComment {
         let mut parts = text.strip_prefix(COMMENT_PREFIX)?.split(';');
         let spec = parts.next()?.parse().ok()?;
         let submitted_s = parts.next()?.strip_prefix("submitted=")?.parse().ok()?;
-        let exit_code = match parts.next() {
+        let mut part = parts.next();
+        let stay_min = match part.and_then(|part| part.strip_prefix("stay=")) {
+            Some(minutes) => {
+                part = parts.next();
+                Some(minutes.parse().ok()?)
+            }
+            None => None,
+        };
+        let exit_code = match part {
             Some(part) => Some(part.strip_prefix("exit=")?.parse().ok()?),
             None => None,
         };
@@ -128,6 +139,7 @@ impl AdminComment {
         Some(AdminComment {
             spec,
             submitted_s,
+            stay_min,
             exit_code,
             reason: (!reason.is_empty()).then(|| reason.join(";")),
         })
@@ -140,6 +152,9 @@ impl fmt::Display for AdminComment {
             spec, submitted_s, ..
         } = self;
         write!(f, "{COMMENT_PREFIX}{spec};submitted={submitted_s}")?;
+        if let Some(minutes) = self.stay_min {
+            write!(f, ";stay={minutes}")?;
+        }
         if let Some(exit_code) = self.exit_code {
             write!(f, ";exit={exit_code}")?;
             if let Some(reason) = &self.reason {
@@ -369,12 +384,18 @@ mod tests {
         let mut comment = AdminComment {
             spec,
             submitted_s: 1_796_043_852,
+            stay_min: None,
             exit_code: None,
             reason: None,
         };
         let text = comment.to_string();
         assert_eq!(text, "bftrainer:nodes=1-4,samples=5;submitted=1796043852");
         assert_eq!(AdminComment::parse(&text), Some(comment.clone()));
+        comment.stay_min = Some(20);
+        assert_eq!(
+            AdminComment::parse(&comment.to_string()),
+            Some(comment.clone())
+        );
         comment.exit_code = Some(7);
         comment.reason = Some("failed 3 times; last: exit 7".to_owned());
         assert_eq!(AdminComment::parse(&comment.to_string()), Some(comment));
