@@ -29,6 +29,9 @@ const SETTLED_AFTER_S: f64 = 0.5;
 /// Reservations and the partition are looked at this often, seconds.
 const EVERYTHING_S: f64 = 10.0;
 
+/// One slow answer puts off the next look by no more than this, seconds.
+const LONGEST_PAUSE_S: f64 = 30.0;
+
 /// The brain is woken at least this often, seconds.
 const LONGEST_WAIT_S: f64 = 1.0;
 
@@ -291,7 +294,7 @@ impl Brain {
     fn next_look_s(&self) -> f64 {
         let patience_s = (f64::from(self.looks_failed) * 2.0).min(30.0);
         let shortest_s = SHORTEST_LOOK_S
-            .max(self.last_query_s / QUERY_SHARE)
+            .max((self.last_query_s / QUERY_SHARE).min(LONGEST_PAUSE_S))
             .max(patience_s);
         let hinted = self.last_look_s < self.hinted_at_s + SETTLED_AFTER_S;
         let interval_s = if hinted || self.agents.has_parked() {
