@@ -1,6 +1,8 @@
 //! The controller of BFTrainer: the daemon, the commands, and the worker agent.
 
 pub mod config;
+pub mod replay;
+pub mod trace;
 
 #[cfg(feature = "slurm")]
 pub mod agent;

@@ -11,4 +11,5 @@ pub mod engine;
 pub mod metric;
 pub mod node;
 pub mod pool;
+pub mod replay;
 pub mod trainer;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use bftrainer_controller::agent::{call, progress, run, task};
-use bftrainer_controller::cli;
+use bftrainer_controller::{cli, replay};
 use clap::{Parser, Subcommand};
 
 /// Elastic training in the idle nodes of a Slurm cluster.
@@ -30,6 +30,8 @@ enum Command {
     Why(cli::WhyArgs),
     /// Show what rank 0 of a trainer has written
     Logs(cli::LogsArgs),
+    /// Replay a log of idle nodes: what would have been gained
+    Replay(replay::Args),
     /// Report progress from a training script
     Progress(progress::Args),
     /// Train in this array task: start and stop COMMAND as the controller says
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         Command::Show(args) => cli::show(&args),
         Command::Why(args) => cli::why(&args),
         Command::Logs(args) => cli::logs(&args),
+        Command::Replay(args) => replay::command(&args),
         Command::Progress(args) => progress::run(&args),
         Command::Run(args) => run::run(args),
         Command::Task(args) => task::run(args),

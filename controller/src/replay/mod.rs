@@ -1,0 +1,75 @@
+//! `bftrainer replay`: what a site would have gained, from its own log. No Slurm needed.
+//!
+//! `run` does one replay, `trainers` reads who is to be trained, `output` shows what came of it.
+
+mod args;
+mod output;
+mod run;
+mod steps;
+mod trainers;
+
+use std::process::ExitCode;
+
+pub use args::Args;
+pub use run::{Observer, Outcome, Policy, Replay, ReplayError, Setup, run};
+pub use steps::StepLog;
+pub use trainers::{TrainersError, read as read_trainers};
+
+use bftrainer_core::replay::Step;
+
+/// Writes the step log.
+struct Watch {
+    steps: Option<(std::path::PathBuf, StepLog)>,
+}
+
+impl Observer for Watch {
+    fn step(&mut self, step: &Step, _: &Replay) -> Result<(), ReplayError> {
+        if let Some((path, log)) = &mut self.steps {
+            log.write(step).map_err(|source| ReplayError::Write {
+                path: path.clone(),
+                source,
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs the command.
+pub fn command(args: &Args) -> ExitCode {
+    match replay(args) {
+        Ok(text) => {
+            println!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("bftrainer replay: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn replay(args: &Args) -> Result<String, ReplayError> {
+    let setup = args.setup()?;
+    let mut watch = Watch { steps: None };
+    if let Some(path) = &args.steps {
+        let log = StepLog::create(path).map_err(|source| ReplayError::Write {
+            path: path.clone(),
+            source,
+        })?;
+        watch.steps = Some((path.clone(), log));
+    }
+    let outcome = run(
+        &setup,
+        |start_s| read_trainers(&args.trainers, start_s),
+        &mut watch,
+    )?;
+    if let Some((path, log)) = watch.steps {
+        log.finish()
+            .map_err(|source| ReplayError::Write { path, source })?;
+    }
+    Ok(if args.json {
+        output::json(&setup, &outcome, args.power).to_string()
+    } else {
+        output::text(&setup, &outcome, args.power)
+    })
+}
