@@ -81,10 +81,17 @@ await_daemon() { # NAME
 
 alive_or_ended() { # NAME
     local -a processes
-    ! alive "$1" || return 0
-    mapfile -t processes < <(having_in_environment "$MARK=$dir" /proc/[0-9]*/environ)
-    # Its name, or its node's, is a word of its command line.
-    ((${#processes[@]} == 0)) || ! grep -qazFx -e "${1#slurmd-}" "${processes[@]/%environ/cmdline}" 2>/dev/null
+    local look
+    # A look at /proc misses a process that just handed over to its child, so one look is not enough.
+    for look in 1 2 3; do
+        ! alive "$1" || return 0
+        mapfile -t processes < <(having_in_environment "$MARK=$dir" /proc/[0-9]*/environ)
+        # Its name, or its node's, is a word of its command line.
+        if ((${#processes[@]} > 0)) && grep -qazFx -e "${1#slurmd-}" "${processes[@]/%environ/cmdline}" 2>/dev/null; then
+            return 1
+        fi
+        ((look == 3)) || sleep 0.1
+    done
 }
 
 start_munged() {

@@ -84,8 +84,8 @@ pub struct Trainer {
     pub failures: Vec<Failure>,
     /// Samples when the oldest of `failures` happened.
     pub failures_at_samples: u64,
-    /// Memberships after the first one.
-    pub rescales: u64,
+    /// Generations that were started.
+    pub starts: u64,
     /// Workers lost to Slurm.
     pub preemptions: u64,
 }
@@ -109,9 +109,14 @@ impl Trainer {
             restart_began: None,
             failures: Vec::new(),
             failures_at_samples: 0,
-            rescales: 0,
+            starts: 0,
             preemptions: 0,
         }
+    }
+
+    /// Memberships after the first one.
+    pub fn rescales(&self) -> u64 {
+        self.starts.saturating_sub(1)
     }
 
     /// Seconds without progress when nodes join: measured, else as told.
@@ -155,6 +160,8 @@ pub enum RunState {
         waiting: BTreeSet<NodeId>,
         /// Who has not answered by then is lost, epoch seconds.
         deadline_s: f64,
+        /// Seconds from SIGTERM to SIGKILL that they were given.
+        grace_s: f64,
     },
 }
 

@@ -80,7 +80,7 @@ impl Brain {
             "total": total,
             "epoch": progress.epoch,
             "loss": progress.loss,
-            "rescales": trainer.map_or(0, |trainer| trainer.rescales),
+            "rescales": trainer.map_or(0, Trainer::rescales),
             "preemptions": trainer.map_or(0, |trainer| trainer.preemptions),
             "harvested_node_s": array.harvested_node_s,
             "reason": reason(array, trainer),

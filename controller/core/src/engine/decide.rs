@@ -1,5 +1,6 @@
 //! Who shall have which nodes: admission, the allocation, the choice of nodes.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::{Decision, Engine};
@@ -20,32 +21,88 @@ struct Holdings {
 impl Engine {
     /// Decides how many nodes each trainer shall have, and which.
     pub(super) fn decide(&mut self, now_s: f64) {
-        let holdings = self.holdings(now_s);
-        let usable = holdings.free.len() + holdings.held.values().map(Vec::len).sum::<usize>();
-        self.admit(usable as u32);
+        loop {
+            let holdings = self.holdings(now_s);
+            let usable = holdings.free.len() + holdings.held.values().map(Vec::len).sum::<usize>();
+            self.admit(usable as u32);
 
-        let trainers = self.participants();
-        let problem = self.problem(now_s, &trainers, &holdings, usable as u32);
-        let solution = self.solver.solve(&problem);
-        let counts: Vec<(TrainerId, u32, u32)> = trainers
-            .iter()
-            .zip(&solution.nodes)
-            .enumerate()
-            .map(|(index, (trainer, nodes))| (*trainer, problem.trainers[index].current, *nodes))
-            .collect();
-        for (index, (trainer, from, to)) in counts.iter().enumerate() {
-            if from != to {
-                let reason = self.explain(&problem, index, *trainer, *to);
-                self.decisions.push(Decision {
-                    time_s: now_s,
-                    trainer: *trainer,
-                    from_nodes: *from,
-                    to_nodes: *to,
-                    reason,
-                });
+            let trainers = self.participants();
+            let problem = self.problem(now_s, &trainers, &holdings, usable as u32);
+            let solution = self.solver.solve(&problem);
+            let counts: Vec<(TrainerId, u32, u32)> = trainers
+                .iter()
+                .zip(&solution.nodes)
+                .zip(&problem.trainers)
+                .map(|((trainer, nodes), demand)| (*trainer, demand.current, *nodes))
+                .collect();
+            if self.release_short(now_s, &holdings, &counts) {
+                continue;
             }
+            for (index, (trainer, from, to)) in counts.iter().enumerate() {
+                if from != to {
+                    let reason = self.explain(&problem, index, *trainer, *to);
+                    self.decisions.push(Decision {
+                        time_s: now_s,
+                        trainer: *trainer,
+                        from_nodes: *from,
+                        to_nodes: *to,
+                        reason,
+                    });
+                }
+            }
+            self.assign(now_s, holdings, &counts);
+            self.wake_before_hole_ends();
+            return;
         }
-        self.assign(holdings, &counts);
+    }
+
+    /// Takes back nodes that would be released though nobody else could start on
+    /// them before they are needed; whether there were any.
+    fn release_short(
+        &mut self,
+        now_s: f64,
+        holdings: &Holdings,
+        counts: &[(TrainerId, u32, u32)],
+    ) -> bool {
+        let mut short = Vec::new();
+        for (trainer, from, to) in counts {
+            let nodes = holdings.held.get(trainer).map_or(&[][..], Vec::as_slice);
+            let released = self.to_release(now_s, *trainer, nodes, from.saturating_sub(*to));
+            short.extend(
+                released
+                    .into_iter()
+                    .filter(|node| self.is_short(*node, now_s)),
+            );
+        }
+        for node in &short {
+            self.take_back(now_s, *node, "is expected back");
+        }
+        !short.is_empty()
+    }
+
+    /// Whether the node is expected back too soon for a new worker.
+    fn is_short(&self, node: NodeId, now_s: f64) -> bool {
+        let hole_end_s = self.pool.get(&node).and_then(|node| node.hole_end_s);
+        hole_end_s.is_some_and(|end_s| now_s >= end_s - self.config.min_hole_s)
+    }
+
+    fn take_back(&mut self, now_s: f64, node: NodeId, why: &str) {
+        if let Some(trainer) = self.pool.get(&node).and_then(|node| node.assigned) {
+            self.note_forced_change(now_s, trainer, node, why);
+        }
+        if let Some(pool_node) = self.pool.get_mut(&node) {
+            pool_node.assigned = None;
+        }
+    }
+
+    fn wake_before_hole_ends(&mut self) {
+        let assigned = self.pool.values().filter(|node| node.assigned.is_some());
+        let first_s = assigned
+            .filter_map(|node| self.unusable_at_s(node))
+            .reduce(f64::min);
+        if let Some(time_s) = first_s {
+            self.wake_at(time_s);
+        }
     }
 
     /// Sorts the pool into held and free nodes, taking back those that are
@@ -60,23 +117,11 @@ impl Engine {
             let assigned = self.pool[&node].assigned;
             let usable = self.is_usable(node, now_s);
             match assigned {
-                Some(trainer) if usable => {
-                    if let Some(end_s) = self.pool[&node].hole_end_s {
-                        self.wake_at(end_s - self.config.vacate_lead_s);
-                    }
-                    holdings.held.entry(trainer).or_default().push(node);
+                Some(trainer) if usable => holdings.held.entry(trainer).or_default().push(node),
+                Some(_) if self.is_quarantined(node, now_s) => {
+                    self.take_back(now_s, node, "is in quarantine");
                 }
-                Some(trainer) => {
-                    let why = if self.is_quarantined(node, now_s) {
-                        "is in quarantine"
-                    } else {
-                        "is expected back"
-                    };
-                    self.note_forced_change(now_s, trainer, node, why);
-                    if let Some(pool_node) = self.pool.get_mut(&node) {
-                        pool_node.assigned = None;
-                    }
-                }
+                Some(_) => self.take_back(now_s, node, "is expected back"),
                 None if usable && !self.pool_in_doubt => holdings.free.push(node),
                 None => {}
             }
@@ -217,21 +262,34 @@ impl Engine {
         (join_event, self.names.rank(node))
     }
 
-    /// Shrinking trainers release their highest keys first; then the free
-    /// nodes, sorted by key, go to the growing ones in the order of the median
-    /// key that each holds.
-    fn assign(&mut self, mut holdings: Holdings, counts: &[(TrainerId, u32, u32)]) {
+    /// The `count` of a trainer's `nodes` that it misses least: those on which it
+    /// does not run, those that are expected back, then the highest keys.
+    fn to_release(
+        &self,
+        now_s: f64,
+        trainer: TrainerId,
+        nodes: &[NodeId],
+        count: u32,
+    ) -> Vec<NodeId> {
+        let mut nodes = nodes.to_vec();
+        nodes.sort_by_key(|node| {
+            (
+                self.is_settled(*node, trainer),
+                !self.is_short(*node, now_s),
+                Reverse(self.key(*node)),
+            )
+        });
+        nodes.truncate(count as usize);
+        nodes
+    }
+
+    /// Shrinking trainers release nodes; then the free nodes, sorted by key, go
+    /// to the growing ones in the order of the median key that each holds.
+    fn assign(&mut self, now_s: f64, mut holdings: Holdings, counts: &[(TrainerId, u32, u32)]) {
         for (trainer, from, to) in counts {
             if to < from {
-                let mut nodes = holdings.held.remove(trainer).unwrap_or_default();
-                nodes.sort_by_key(|node| (self.is_settled(*node, *trainer), self.key(*node)));
-                // Unsettled nodes sort first and are released first; then the highest keys.
-                let unsettled = nodes
-                    .iter()
-                    .filter(|node| !self.is_settled(**node, *trainer))
-                    .count();
-                nodes[unsettled..].reverse();
-                for node in nodes.drain(..(from - to) as usize) {
+                let nodes = holdings.held.remove(trainer).unwrap_or_default();
+                for node in self.to_release(now_s, *trainer, &nodes, from - to) {
                     if let Some(pool_node) = self.pool.get_mut(&node) {
                         pool_node.assigned = None;
                     }

@@ -114,18 +114,6 @@ impl Engine {
             && run.members.contains(&node)
         {
             run.lost_member = true;
-            // Whoever waits for the lost peer in a collective does not see SIGTERM.
-            if let RunState::Stopping { waiting, .. } = &mut run.state {
-                waiting.remove(&node);
-                if !waiting.is_empty() {
-                    self.actions.push(Action::Stop {
-                        trainer,
-                        generation: run.number,
-                        nodes: waiting.iter().copied().collect(),
-                        grace_s: 0.0,
-                    });
-                }
-            }
         }
         known
             .failures
@@ -290,7 +278,7 @@ impl Engine {
             if trainer.state != TrainerState::Admitted || nodes.len() < self.config.failures {
                 continue;
             }
-            if now_s - last.time_s < window_s {
+            if now_s < last.time_s + window_s {
                 wake_at.push(last.time_s + window_s);
             } else {
                 failed.push((*id, last.exit_code, last.reason.clone(), nodes));

@@ -11,6 +11,9 @@ use crate::trainer::{Run, RunState, TrainerId, TrainerState};
 /// An agent that was told to stop answers within the grace and this, seconds.
 const STOP_ANSWER_S: f64 = 10.0;
 
+/// A worker that was told to leave and is still there is told again, seconds.
+const LEAVE_AGAIN_S: f64 = 60.0;
+
 /// A trainer's nodes, as far as they matter to its membership.
 struct Roster {
     /// Assigned, with an agent that is connected.
@@ -84,20 +87,7 @@ impl Engine {
             return;
         };
         match &run.state {
-            RunState::Stopping {
-                waiting,
-                deadline_s,
-            } => {
-                let waiting = waiting.intersection(&roster.workers).count();
-                let deadline_s = *deadline_s;
-                if waiting > 0 {
-                    self.wake_at(deadline_s);
-                } else {
-                    self.end_generation(now_s, trainer);
-                    let roster = self.roster(trainer);
-                    self.start_generation(now_s, trainer, &roster);
-                }
-            }
+            RunState::Stopping { .. } => self.await_stop(now_s, trainer, &roster),
             RunState::Adopting(_)
                 if run.members.iter().all(|node| roster.workers.contains(node)) =>
             {
@@ -138,17 +128,46 @@ impl Engine {
                 self.wake_at(deadline_s);
             }
         }
-        // When nobody is left to wait for, the next generation follows at once.
-        let done = self.trainers.get(&trainer).is_some_and(|known| {
-            known.run.as_ref().is_some_and(|run| {
-                matches!(&run.state, RunState::Stopping { waiting, .. } if waiting.is_empty())
-            })
-        });
-        if done {
+        self.await_stop(now_s, trainer, roster);
+    }
+
+    /// Goes on waiting for members that were told to stop; when nobody is left to
+    /// wait for, the next generation follows at once.
+    fn await_stop(&mut self, now_s: f64, trainer: TrainerId, roster: &Roster) {
+        let Some(run) = self
+            .trainers
+            .get_mut(&trainer)
+            .and_then(|known| known.run.as_mut())
+        else {
+            return;
+        };
+        let RunState::Stopping {
+            waiting,
+            deadline_s,
+            grace_s,
+        } = &mut run.state
+        else {
+            return;
+        };
+        waiting.retain(|node| roster.workers.contains(node));
+        if waiting.is_empty() {
             self.end_generation(now_s, trainer);
             let roster = self.roster(trainer);
             self.start_generation(now_s, trainer, &roster);
+            return;
         }
+        if run.lost_member && *grace_s > 0.0 {
+            // Whoever waits for the lost peer in a collective does not see SIGTERM.
+            *grace_s = 0.0;
+            self.actions.push(Action::Stop {
+                trainer,
+                generation: run.number,
+                nodes: waiting.iter().copied().collect(),
+                grace_s: 0.0,
+            });
+        }
+        let deadline_s = *deadline_s;
+        self.wake_at(deadline_s);
     }
 
     /// Tells the generation's remaining members to stop. `answered` is a member
@@ -190,6 +209,7 @@ impl Engine {
         run.state = RunState::Stopping {
             waiting,
             deadline_s: now_s + grace_s + STOP_ANSWER_S,
+            grace_s,
         };
     }
 
@@ -238,7 +258,7 @@ impl Engine {
         known.generation += 1;
         known.assembling_since_s = None;
         known.blocked_reason = None;
-        known.rescales += u64::from(known.restart_began.is_some());
+        known.starts += 1;
         if known.restart_began.is_none() {
             known.restart_began = Some((now_s, known.samples));
         }
@@ -291,6 +311,9 @@ impl Engine {
         if now_s < known.resume_at_s {
             let time_s = known.resume_at_s;
             self.wake_at(time_s);
+            return;
+        }
+        if self.pool_in_doubt {
             return;
         }
         let placed = self.pool.values().any(|node| {
@@ -351,19 +374,19 @@ impl Engine {
         running: Option<(u64, Vec<NodeId>)>,
         newest_generation: u64,
     ) {
-        let Some(pool_node) = self.pool.get_mut(&node) else {
-            return;
-        };
         let Some(known) = self.trainers.get_mut(&trainer) else {
             return;
-        };
-        let phase = match &pool_node.worker {
-            Some(worker) if worker.trainer == trainer => worker.phase,
-            _ => return,
         };
         if known.state == TrainerState::Closing {
             return;
         }
+        let worker = self
+            .pool
+            .get(&node)
+            .and_then(|node| node.worker_of(trainer));
+        let Some(phase) = worker.map(|worker| worker.phase) else {
+            return self.send_home(trainer, node, "it was given up or never wanted");
+        };
         known.greeted = true;
         known.generation = known.generation.max(newest_generation);
         match running {
@@ -500,6 +523,7 @@ impl Engine {
                 RunState::Stopping {
                     waiting,
                     deadline_s,
+                    ..
                 } if now_s >= *deadline_s => {
                     silent.extend(waiting.iter().map(|node| (trainer.info.id, *node)));
                 }
@@ -518,6 +542,31 @@ impl Engine {
         }
         for (trainer, node) in silent {
             self.worker_lost(now_s, trainer, node, LossReason::Silent);
+        }
+        self.repeat_leaves(now_s);
+    }
+
+    /// A leave may have come to nothing: Slurm refuses it while a task starts.
+    fn repeat_leaves(&mut self, now_s: f64) {
+        for (id, node) in &mut self.pool {
+            if let Some(worker) = &mut node.worker
+                && worker.phase == Phase::Leaving
+                && self
+                    .trainers
+                    .get(&worker.trainer)
+                    .is_some_and(|known| known.state != TrainerState::Closing)
+            {
+                if now_s >= worker.since_s + LEAVE_AGAIN_S {
+                    worker.since_s = now_s;
+                    self.actions.push(Action::Leave {
+                        trainer: worker.trainer,
+                        node: *id,
+                        reason: "it was told to leave and is still there".to_owned(),
+                    });
+                }
+                let again_s = worker.since_s + LEAVE_AGAIN_S;
+                self.wake_at_s = Some(self.wake_at_s.map_or(again_s, |s| s.min(again_s)));
+            }
         }
     }
 }

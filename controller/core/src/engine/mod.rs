@@ -168,20 +168,28 @@ impl Engine {
         &self.quarantines
     }
 
-    /// Whether a free `node` may get a worker at `now_s`.
+    /// Whether `node` may be used at `now_s`: to keep its worker or to get one.
     pub fn is_usable(&self, node: NodeId, now_s: f64) -> bool {
-        let Some(pool_node) = self.pool.get(&node) else {
-            return false;
-        };
-        let left_s = pool_node
-            .hole_end_s
-            .map_or(f64::INFINITY, |end_s| end_s - now_s);
-        let needed_s = if pool_node.assigned.is_some() {
+        self.pool.get(&node).is_some_and(|pool_node| {
+            self.unusable_at_s(pool_node)
+                .is_none_or(|time_s| now_s < time_s)
+                && !self.is_quarantined(node, now_s)
+        })
+    }
+
+    /// From when on the node's planned end forbids its use, epoch seconds: a
+    /// worker that is there leaves just in time, a new one needs longer.
+    fn unusable_at_s(&self, node: &PoolNode) -> Option<f64> {
+        let has_worker = node
+            .assigned
+            .and_then(|trainer| node.worker_of(trainer))
+            .is_some_and(|worker| worker.phase != Phase::Leaving);
+        let ahead_s = if has_worker {
             self.config.vacate_lead_s
         } else {
             self.config.min_hole_s
         };
-        left_s > needed_s && !self.is_quarantined(node, now_s)
+        node.hole_end_s.map(|end_s| end_s - ahead_s)
     }
 
     fn take_in(&mut self, now_s: f64, event: Event) {
@@ -192,6 +200,7 @@ impl Engine {
                 hole_ends,
             } => {
                 for node in left {
+                    self.call_off(node);
                     self.lose_node(now_s, node);
                 }
                 self.join(now_s, joined);
@@ -297,14 +306,17 @@ impl Engine {
     /// A task of `trainer` runs on `node` though this engine never placed it:
     /// the trainer keeps the node until a decision says otherwise.
     fn adopt_worker(&mut self, now_s: f64, trainer: TrainerId, node: NodeId) {
-        let (Some(pool_node), Some(known)) =
-            (self.pool.get_mut(&node), self.trainers.get_mut(&trainer))
-        else {
+        let Some(known) = self.trainers.get_mut(&trainer) else {
             return;
         };
-        if pool_node.worker.is_some() || known.state == TrainerState::Closing {
+        if known.state == TrainerState::Closing {
             return;
         }
+        let pool_node = match self.pool.get_mut(&node) {
+            Some(pool_node) if pool_node.worker.is_none() => pool_node,
+            Some(pool_node) if pool_node.worker_of(trainer).is_some() => return,
+            _ => return self.send_home(trainer, node, "its node is not free for it"),
+        };
         pool_node.worker = Some(Worker {
             trainer,
             phase: Phase::Placed,
@@ -328,12 +340,31 @@ impl Engine {
         }
     }
 
+    /// A placement on a node that is no longer idle must not start there later.
+    fn call_off(&mut self, node: NodeId) {
+        if let Some(worker) = self.pool.get(&node).and_then(|node| node.worker.as_ref())
+            && worker.phase == Phase::Placed
+        {
+            self.send_home(worker.trainer, node, "the node went to others");
+        }
+    }
+
+    /// Has a task taken off a node where this engine knows no worker of its own.
+    fn send_home(&mut self, trainer: TrainerId, node: NodeId, reason: &str) {
+        self.actions.push(Action::Leave {
+            trainer,
+            node,
+            reason: reason.to_owned(),
+        });
+    }
+
     fn progress(&mut self, now_s: f64, trainer: TrainerId, generation: u64, samples: u64) {
         let Some(known) = self.trainers.get_mut(&trainer) else {
             return;
         };
         if let Some((began_s, samples_then)) = known.restart_began
             && generation == known.generation
+            && Self::has_running_generation(known)
             && samples > samples_then
         {
             let gap_s = (now_s - began_s).clamp(0.1, 600.0);
