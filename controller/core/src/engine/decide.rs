@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use super::faults::Forced;
 use super::{Decision, Engine};
 use crate::allocation::{Problem, TrainerDemand};
 use crate::node::NodeId;
@@ -23,6 +24,7 @@ impl Engine {
     pub(super) fn decide(&mut self, now_s: f64) {
         loop {
             let holdings = self.holdings(now_s);
+            self.tell_forced_changes(now_s);
             let usable = holdings.free.len() + holdings.held.values().map(Vec::len).sum::<usize>();
             self.admit(usable as u32);
 
@@ -52,6 +54,7 @@ impl Engine {
             }
             self.assign(now_s, holdings, &counts);
             self.wake_before_hole_ends();
+            self.wake_when_trainers_resume(now_s);
             return;
         }
     }
@@ -65,9 +68,9 @@ impl Engine {
         counts: &[(TrainerId, u32, u32)],
     ) -> bool {
         let mut short = Vec::new();
-        for (trainer, from, to) in counts {
+        for (trainer, from, to) in counts.iter().filter(|(_, from, to)| to < from) {
             let nodes = holdings.held.get(trainer).map_or(&[][..], Vec::as_slice);
-            let released = self.to_release(now_s, *trainer, nodes, from.saturating_sub(*to));
+            let released = self.to_release(now_s, *trainer, nodes, from - to);
             short.extend(
                 released
                     .into_iter()
@@ -75,7 +78,7 @@ impl Engine {
             );
         }
         for node in &short {
-            self.take_back(now_s, *node, "is expected back");
+            self.take_back(*node, Forced::ExpectedBack);
         }
         !short.is_empty()
     }
@@ -86,9 +89,9 @@ impl Engine {
         hole_end_s.is_some_and(|end_s| now_s >= end_s - self.config.min_hole_s)
     }
 
-    fn take_back(&mut self, now_s: f64, node: NodeId, why: &str) {
+    fn take_back(&mut self, node: NodeId, why: Forced) {
         if let Some(trainer) = self.pool.get(&node).and_then(|node| node.assigned) {
-            self.note_forced_change(now_s, trainer, node, why);
+            self.note_forced_change(trainer, node, why);
         }
         if let Some(pool_node) = self.pool.get_mut(&node) {
             pool_node.assigned = None;
@@ -105,6 +108,14 @@ impl Engine {
         }
     }
 
+    fn wake_when_trainers_resume(&mut self, now_s: f64) {
+        let resume = self.trainers.values().map(|trainer| trainer.resume_at_s);
+        let first_s = resume.filter(|time_s| now_s < *time_s).reduce(f64::min);
+        if let Some(time_s) = first_s {
+            self.wake_at(time_s);
+        }
+    }
+
     /// Sorts the pool into held and free nodes, taking back those that are
     /// about to be needed or are in quarantine.
     fn holdings(&mut self, now_s: f64) -> Holdings {
@@ -112,24 +123,27 @@ impl Engine {
             held: BTreeMap::new(),
             free: Vec::new(),
         };
-        let nodes: Vec<NodeId> = self.pool.keys().copied().collect();
-        for node in nodes {
-            let assigned = self.pool[&node].assigned;
-            let usable = self.is_usable(node, now_s);
-            match assigned {
-                Some(trainer) if usable => holdings.held.entry(trainer).or_default().push(node),
-                Some(_) if self.is_quarantined(node, now_s) => {
-                    self.take_back(now_s, node, "is in quarantine");
-                }
-                Some(_) => self.take_back(now_s, node, "is expected back"),
-                None if usable && !self.pool_in_doubt => holdings.free.push(node),
+        let (mut unusable, mut wake_at_s) = (Vec::new(), f64::INFINITY);
+        for (id, node) in &self.pool {
+            let quarantine = self.quarantines.get(id);
+            let quarantine = quarantine.filter(|quarantine| now_s < quarantine.until_s);
+            if let Some(quarantine) = quarantine {
+                wake_at_s = wake_at_s.min(quarantine.until_s);
+            }
+            let usable = quarantine.is_none() && self.outlasts(node, now_s);
+            match node.assigned {
+                Some(trainer) if usable => holdings.held.entry(trainer).or_default().push(*id),
+                Some(_) if quarantine.is_some() => unusable.push((*id, Forced::Quarantined)),
+                Some(_) => unusable.push((*id, Forced::ExpectedBack)),
+                None if usable && !self.pool_in_doubt => holdings.free.push(*id),
                 None => {}
             }
-            if let Some(quarantine) = self.quarantines.get(&node)
-                && now_s < quarantine.until_s
-            {
-                self.wake_at(quarantine.until_s);
-            }
+        }
+        for (node, why) in unusable {
+            self.take_back(node, why);
+        }
+        if wake_at_s.is_finite() {
+            self.wake_at(wake_at_s);
         }
         holdings
     }
@@ -272,7 +286,7 @@ impl Engine {
         count: u32,
     ) -> Vec<NodeId> {
         let mut nodes = nodes.to_vec();
-        nodes.sort_by_key(|node| {
+        nodes.sort_by_cached_key(|node| {
             (
                 self.is_settled(*node, trainer),
                 !self.is_short(*node, now_s),
@@ -297,7 +311,7 @@ impl Engine {
                 }
             }
         }
-        holdings.free.sort_by_key(|node| self.key(*node));
+        holdings.free.sort_by_cached_key(|node| self.key(*node));
 
         let mut growing: Vec<(Option<NodeKey>, usize)> = counts
             .iter()

@@ -1,10 +1,12 @@
 //! Losses, failures and bad nodes: what a preemption, a silent agent or a
 //! program's error means for the trainer and for the node.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::{Action, Decision, Engine, LossReason, Outcome, PlaceFault};
-use crate::node::NodeId;
+use crate::node::{NodeId, NodeNames};
 use crate::pool::Phase;
 use crate::trainer::{Failure, RunState, TrainerId, TrainerState};
 
@@ -33,6 +35,7 @@ impl Engine {
     }
 
     fn quarantine(&mut self, now_s: f64, node: NodeId, reason: String) {
+        self.decided_until_s = None;
         let times = self
             .quarantines
             .get(&node)
@@ -57,7 +60,7 @@ impl Engine {
         if let Some(pool_node) = self.pool.remove(&node)
             && let Some(trainer) = pool_node.assigned
         {
-            self.note_forced_change(now_s, trainer, node, "left the pool");
+            self.note_forced_change(trainer, node, Forced::Left);
         }
     }
 
@@ -99,6 +102,7 @@ impl Engine {
             .as_ref()
             .is_some_and(|worker| worker.phase == Phase::Member);
         pool_node.worker = None;
+        self.decided_until_s = None;
         let Some(known) = self.trainers.get_mut(&trainer) else {
             return;
         };
@@ -248,6 +252,7 @@ impl Engine {
         let pause_s = RESTART_BACK_OFF_S
             * f64::from(2u32.saturating_pow(known.failures.len() as u32 - 1).min(64));
         known.resume_at_s = now_s + pause_s;
+        self.decided_until_s = None;
         known.blocked_reason = Some(format!(
             "{} on {}, started again after {pause_s} s",
             reason,
@@ -312,28 +317,69 @@ impl Engine {
         });
     }
 
-    pub(super) fn note_forced_change(
-        &mut self,
-        now_s: f64,
-        trainer: TrainerId,
-        node: NodeId,
-        what: &str,
-    ) {
-        let now_nodes = self
-            .pool
+    pub(super) fn note_forced_change(&mut self, trainer: TrainerId, node: NodeId, why: Forced) {
+        self.forced.push((trainer, why, node));
+    }
+
+    /// Makes one decision of all nodes that a trainer lost for the same reason.
+    pub(super) fn tell_forced_changes(&mut self, now_s: f64) {
+        if self.forced.is_empty() {
+            return;
+        }
+        let mut forced: BTreeMap<(TrainerId, Forced), Vec<NodeId>> = BTreeMap::new();
+        for (trainer, why, node) in self.forced.drain(..) {
+            forced.entry((trainer, why)).or_default().push(node);
+        }
+        let mut held: BTreeMap<TrainerId, u32> = BTreeMap::new();
+        for trainer in self.pool.values().filter_map(|node| node.assigned) {
+            *held.entry(trainer).or_default() += 1;
+        }
+        // What one reason leaves is what the next one begins with.
+        for ((trainer, why), nodes) in forced.iter().rev() {
+            let now_nodes = held.entry(*trainer).or_default();
+            let (to_nodes, from_nodes) = (*now_nodes, *now_nodes + nodes.len() as u32);
+            *now_nodes = from_nodes;
+            self.decisions.push(Decision {
+                time_s: now_s,
+                trainer: *trainer,
+                from_nodes,
+                to_nodes,
+                reason: format!(
+                    "T{trainer}: {from_nodes} -> {to_nodes} nodes: {}",
+                    why.sentence(nodes, &self.names)
+                ),
+            });
+        }
+    }
+}
+
+/// Why a trainer loses a node whatever it is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Forced {
+    Left,
+    ExpectedBack,
+    Quarantined,
+}
+
+/// Nodes that a sentence names before it only counts them.
+const NAMED_NODES: usize = 4;
+
+impl Forced {
+    fn sentence(self, nodes: &[NodeId], names: &NodeNames) -> String {
+        let named: Vec<&str> = nodes
             .iter()
-            .filter(|(id, other)| **id != node && other.assigned == Some(trainer))
-            .count() as u32;
-        self.decisions.push(Decision {
-            time_s: now_s,
-            trainer,
-            from_nodes: now_nodes + 1,
-            to_nodes: now_nodes,
-            reason: format!(
-                "T{trainer}: {} -> {now_nodes} nodes: {} {what}",
-                now_nodes + 1,
-                self.names.name(node)
-            ),
-        });
+            .take(NAMED_NODES)
+            .map(|node| names.name(*node))
+            .collect();
+        let mut subject = named.join(", ");
+        if nodes.len() > named.len() {
+            subject += &format!(" and {} more", nodes.len() - named.len());
+        }
+        let is = if nodes.len() == 1 { "is" } else { "are" };
+        match self {
+            Forced::Left => format!("{subject} left the pool"),
+            Forced::ExpectedBack => format!("{subject} {is} expected back"),
+            Forced::Quarantined => format!("{subject} {is} in quarantine"),
+        }
     }
 }

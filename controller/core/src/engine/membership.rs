@@ -1,11 +1,11 @@
 //! From assigned nodes to running ranks: placements, and one generation after
 //! the other. The old generation trains on until the newcomers are ready.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Action, Engine, LossReason};
 use crate::node::NodeId;
-use crate::pool::{Phase, Worker};
+use crate::pool::{Phase, PoolNode, Worker};
 use crate::trainer::{Run, RunState, TrainerId, TrainerState};
 
 /// An agent that was told to stop answers within the grace and this, seconds.
@@ -31,17 +31,57 @@ struct Roster {
 impl Engine {
     /// Brings every trainer a step nearer to what was decided.
     pub(super) fn drive(&mut self, now_s: f64) {
-        let trainers: Vec<TrainerId> = self
-            .trainers
-            .values()
-            .filter(|trainer| trainer.state != TrainerState::Closing)
-            .map(|trainer| trainer.info.id)
-            .collect();
+        self.list_restless(now_s);
+        let trainers: Vec<TrainerId> = self.restless.keys().copied().collect();
         for trainer in trainers {
             self.drive_generation(now_s, trainer);
             self.dismiss(trainer, now_s);
             self.place(now_s, trainer);
         }
+    }
+
+    /// Lists the trainers that are not as they shall be, with their nodes; for all
+    /// others there is nothing to do.
+    fn list_restless(&mut self, now_s: f64) {
+        let mut restless: BTreeMap<TrainerId, Vec<NodeId>> = BTreeMap::new();
+        let trainers = &self.trainers;
+        for trainer in trainers.values() {
+            let runs = trainer.run.as_ref().is_none_or(|run| {
+                matches!(run.state, RunState::Running) && !run.lost_member
+            });
+            let waits = now_s < trainer.resume_at_s || trainer.assembling_since_s.is_some();
+            if !runs || waits {
+                restless.insert(trainer.info.id, Vec::new());
+            }
+        }
+        for node in self.pool.values().filter(|node| !node.is_at_rest()) {
+            for trainer in node.trainers() {
+                restless.entry(trainer).or_default();
+            }
+        }
+        restless.retain(|trainer, _| {
+            let known = trainers.get(trainer);
+            known.is_some_and(|known| known.state != TrainerState::Closing)
+        });
+        if !restless.is_empty() {
+            for (id, node) in &self.pool {
+                for trainer in node.trainers() {
+                    if let Some(nodes) = restless.get_mut(&trainer) {
+                        nodes.push(*id);
+                    }
+                }
+            }
+        }
+        self.restless = restless;
+    }
+
+    /// The nodes of a trainer that [`Engine::drive`] takes a step further: assigned
+    /// to it or with a worker of it.
+    fn nodes_of(&self, trainer: TrainerId) -> impl Iterator<Item = (NodeId, &PoolNode)> {
+        let nodes = self.restless.get(&trainer).map_or(&[][..], Vec::as_slice);
+        nodes
+            .iter()
+            .filter_map(|id| Some((*id, self.pool.get(id)?)))
     }
 
     fn roster(&self, trainer: TrainerId) -> Roster {
@@ -52,18 +92,18 @@ impl Engine {
             assigned: BTreeSet::new(),
             ready_since_s: None,
         };
-        for (id, node) in &self.pool {
+        for (id, node) in self.nodes_of(trainer) {
             let worker = node.worker_of(trainer);
             if worker.is_some() {
-                roster.workers.insert(*id);
+                roster.workers.insert(id);
             }
             if node.assigned != Some(trainer) {
                 continue;
             }
-            roster.assigned.insert(*id);
+            roster.assigned.insert(id);
             match worker.map(|worker| (worker.phase, worker.since_s)) {
                 Some((Phase::Ready, since_s)) => {
-                    roster.ready.push(*id);
+                    roster.ready.push(id);
                     roster.ready_since_s = Some(
                         roster
                             .ready_since_s
@@ -283,18 +323,17 @@ impl Engine {
     /// Sends home workers that are not wanted and run nothing.
     fn dismiss(&mut self, trainer: TrainerId, now_s: f64) {
         let mut dismissed = Vec::new();
-        for (id, node) in &mut self.pool {
+        for (id, node) in self.nodes_of(trainer) {
             if node.assigned != Some(trainer)
-                && let Some(worker) = &mut node.worker
-                && worker.trainer == trainer
-                && matches!(worker.phase, Phase::Placed | Phase::Ready)
+                && node
+                    .worker_of(trainer)
+                    .is_some_and(|worker| matches!(worker.phase, Phase::Placed | Phase::Ready))
             {
-                worker.phase = Phase::Leaving;
-                worker.since_s = now_s;
-                dismissed.push(*id);
+                dismissed.push(id);
             }
         }
         for node in dismissed {
+            self.set_phase(now_s, node, trainer, Phase::Leaving);
             self.actions.push(Action::Leave {
                 trainer,
                 node,
@@ -316,7 +355,7 @@ impl Engine {
         if self.pool_in_doubt {
             return;
         }
-        let placed = self.pool.values().any(|node| {
+        let placed = self.nodes_of(trainer).any(|(_, node)| {
             node.worker_of(trainer)
                 .is_some_and(|worker| worker.phase == Phase::Placed)
         });
@@ -331,13 +370,12 @@ impl Engine {
             .unwrap_or(f64::INFINITY)
             .min(self.config.lease_s);
         let vacant: Vec<(NodeId, f64)> = self
-            .pool
-            .iter()
+            .nodes_of(trainer)
             .filter(|(_, node)| node.assigned == Some(trainer) && node.worker.is_none())
             .take(most)
             .map(|(id, node)| {
                 let hole_s = node.hole_end_s.map_or(f64::INFINITY, |end_s| end_s - now_s);
-                (*id, hole_s.min(stay_s))
+                (id, hole_s.min(stay_s))
             })
             .collect();
         for (node, limit_s) in vacant {

@@ -97,8 +97,18 @@ pub struct Engine {
     actions: Vec<Action>,
     #[serde(skip)]
     decisions: Vec<Decision>,
+    /// Nodes lost since the last decision.
+    #[serde(skip)]
+    forced: Vec<(TrainerId, faults::Forced, NodeId)>,
     #[serde(skip)]
     wake_at_s: Option<f64>,
+    /// Until when the last decision holds, epoch seconds, unless something happens
+    /// on which it depends; `None` when that has happened.
+    #[serde(skip)]
+    decided_until_s: Option<f64>,
+    /// Trainers that are not as they shall be, with their nodes; only while driving.
+    #[serde(skip)]
+    restless: BTreeMap<TrainerId, Vec<NodeId>>,
 }
 
 impl Engine {
@@ -117,7 +127,10 @@ impl Engine {
             solver: DpSolver::default(),
             actions: Vec::new(),
             decisions: Vec::new(),
+            forced: Vec::new(),
             wake_at_s: None,
+            decided_until_s: None,
+            restless: BTreeMap::new(),
         }
     }
 
@@ -127,15 +140,34 @@ impl Engine {
         self.wake_at_s = None;
         self.names.sort();
         for event in events {
+            if bears_on_decision(&event) {
+                self.decided_until_s = None;
+            }
             self.take_in(now_s, event);
         }
         self.check_deadlines(now_s);
-        self.decide(now_s);
+        self.decide_if_due(now_s);
+        self.tell_forced_changes(now_s);
         self.drive(now_s);
         if let Some(time_s) = self.wake_at_s {
             self.actions.push(Action::WakeAt { time_s });
         }
         std::mem::take(&mut self.actions)
+    }
+
+    /// Decides, unless all that happened since the last decision is that it was
+    /// carried out: halfway there, some rescale costs look like nothing.
+    fn decide_if_due(&mut self, now_s: f64) {
+        if self.decided_until_s.is_none_or(|until_s| now_s >= until_s) {
+            let wake_at_s = self.wake_at_s.take();
+            self.decide(now_s);
+            self.decided_until_s = Some(self.wake_at_s.unwrap_or(f64::INFINITY));
+            if let Some(time_s) = wake_at_s {
+                self.wake_at(time_s);
+            }
+        } else if let Some(until_s) = self.decided_until_s.filter(|time_s| time_s.is_finite()) {
+            self.wake_at(until_s);
+        }
     }
 
     /// The decisions since the last call, oldest first.
@@ -151,6 +183,7 @@ impl Engine {
     /// Replaces the settings from the next event on.
     pub fn set_config(&mut self, config: EngineConfig) {
         self.config = config;
+        self.decided_until_s = None;
     }
 
     /// The pool's nodes.
@@ -171,10 +204,14 @@ impl Engine {
     /// Whether `node` may be used at `now_s`: to keep its worker or to get one.
     pub fn is_usable(&self, node: NodeId, now_s: f64) -> bool {
         self.pool.get(&node).is_some_and(|pool_node| {
-            self.unusable_at_s(pool_node)
-                .is_none_or(|time_s| now_s < time_s)
-                && !self.is_quarantined(node, now_s)
+            self.outlasts(pool_node, now_s) && !self.is_quarantined(node, now_s)
         })
+    }
+
+    /// Whether the node's planned end, if any, leaves time to use it.
+    fn outlasts(&self, node: &PoolNode, now_s: f64) -> bool {
+        self.unusable_at_s(node)
+            .is_none_or(|time_s| now_s < time_s)
     }
 
     /// From when on the node's planned end forbids its use, epoch seconds: a
@@ -387,6 +424,7 @@ impl Engine {
         }
         known.state = TrainerState::Closing;
         known.run = None;
+        self.decided_until_s = None;
         for node in self.pool.values_mut() {
             if node.assigned == Some(trainer) {
                 node.assigned = None;
@@ -419,5 +457,23 @@ impl Engine {
             .run
             .as_ref()
             .is_some_and(|run| !matches!(run.state, RunState::Stopping { .. }))
+    }
+}
+
+/// Whether a decision may depend on the event; the answers to what was asked for
+/// only say that a decision is being carried out.
+fn bears_on_decision(event: &Event) -> bool {
+    match event {
+        Event::Pool {
+            joined,
+            left,
+            hole_ends,
+        } => !(joined.is_empty() && left.is_empty() && hole_ends.is_empty()),
+        Event::WorkerReady { .. }
+        | Event::WorkerStarted { .. }
+        | Event::WorkerGone { .. }
+        | Event::Progress { .. } => false,
+        Event::WorkerStopped { outcome, .. } => *outcome != Outcome::Stopped,
+        _ => true,
     }
 }
