@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use bftrainer_controller::replay::{
     Observer, Policy, Replay, ReplayError, Setup, StepLog, read_trainers, run,
 };
-use bftrainer_controller::trace::{self, NodeChoice, Window, read_node_list};
+use bftrainer_controller::trace::{self, NodeChoice, Source, Window, read_node_list};
 use bftrainer_core::metric::Metric;
 use bftrainer_core::replay::{
     Admission, Latency, Objective, PoolEvent, Published, PublishedPolicy, Queue, Step,
@@ -27,6 +27,17 @@ fn data() -> Option<PathBuf> {
         folder.display()
     );
     None
+}
+
+/// A log of the first `nodes` nodes.
+fn source(data: &Path, name: &str, nodes: usize) -> Source {
+    Source {
+        choice: NodeChoice {
+            list: Some(read_node_list(&data.join("summit-2021-nodes.txt")).unwrap()),
+            first: Some(nodes),
+        },
+        ..Source::new(data.join(format!("summit-2021-{name}.csv.gz")))
+    }
 }
 
 struct Reference {
@@ -125,15 +136,17 @@ fn the_authors_logs_are_reproduced_row_by_row() {
     let folder = tempfile::tempdir().unwrap();
     for reference in REFERENCES {
         let setup = Setup {
-            trace: data.join("summit-2021-1day.csv.gz"),
-            choice: NodeChoice {
-                list: Some(read_node_list(&data.join("summit-2021-nodes.txt")).unwrap()),
-                first: Some(reference.nodes),
-            },
-            window: Window {
-                from_s: Some(START_S),
-                states: Some(reference.states),
-                until_s: None,
+            source: Source {
+                window: Window {
+                    from_s: Some(START_S),
+                    states: Some(reference.states),
+                    until_s: None,
+                },
+                // A thousand events on 64 nodes take longer than a day.
+                ..match reference.states {
+                    1000 => source(&data, "64n-1000ev", reference.nodes),
+                    _ => source(&data, "1day", reference.nodes),
+                }
             },
             policy: reference.policy,
             horizon_s: reference.horizon_s,
@@ -142,14 +155,6 @@ fn the_authors_logs_are_reproduced_row_by_row() {
             repeat: false,
             latency: Latency::default(),
             efficiency: false,
-        };
-        // A thousand events on 64 nodes take longer than a day.
-        let setup = Setup {
-            trace: match reference.states {
-                1000 => data.join("summit-2021-64n-1000ev.csv.gz"),
-                _ => setup.trace,
-            },
-            ..setup
         };
         let path = folder.path().join(reference.file);
         let mut log = Log(Some(StepLog::create(&path).unwrap()));
@@ -176,16 +181,14 @@ struct Recorded {
 }
 
 fn record(data: &Path, nodes: usize) -> Recorded {
-    let choice = NodeChoice {
-        list: Some(read_node_list(&data.join("summit-2021-nodes.txt")).unwrap()),
-        first: Some(nodes),
+    let source = Source {
+        window: Window {
+            from_s: Some(START_S),
+            ..Window::default()
+        },
+        ..source(data, "idle-events", nodes)
     };
-    let window = Window {
-        from_s: Some(START_S),
-        ..Window::default()
-    };
-    let path = data.join("summit-2021-idle-events.csv.gz");
-    let trace = trace::open(&path, &choice, &window).unwrap();
+    let trace = trace::open(&source).unwrap();
     Recorded {
         idle: trace.idle.iter().map(|(node, _)| *node).collect(),
         events: trace.map(Result::unwrap).collect(),

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use bftrainer_controller::agent::{call, progress, run, task};
-use bftrainer_controller::{cli, replay};
+use bftrainer_controller::{cli, replay, trace};
 use clap::{Parser, Subcommand};
 
 /// Elastic training in the idle nodes of a Slurm cluster.
@@ -32,6 +32,9 @@ enum Command {
     Logs(cli::LogsArgs),
     /// Replay a log of idle nodes: what would have been gained
     Replay(replay::Args),
+    /// Look at a log of idle nodes, or convert it
+    #[command(subcommand)]
+    Trace(trace::TraceCommand),
     /// Report progress from a training script
     Progress(progress::Args),
     /// Train in this array task: start and stop COMMAND as the controller says
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Command::Why(args) => cli::why(&args),
         Command::Logs(args) => cli::logs(&args),
         Command::Replay(args) => replay::command(&args),
+        Command::Trace(command) => trace::command(&command),
         Command::Progress(args) => progress::run(&args),
         Command::Run(args) => run::run(args),
         Command::Task(args) => task::run(args),

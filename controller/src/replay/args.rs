@@ -7,7 +7,7 @@ use bftrainer_core::replay::{Admission, Latency, Objective};
 use clap::ValueEnum;
 
 use super::run::{Policy, ReplayError, Setup};
-use crate::trace::{NodeChoice, Window, parse_time, read_node_list};
+use crate::trace::SourceArgs;
 
 /// What is maximised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -30,26 +30,11 @@ pub enum AdmissionName {
 /// Replay a log of idle nodes
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// The log
-    pub trace: PathBuf,
+    #[command(flatten)]
+    pub source: SourceArgs,
     /// The trainers: JSON, or TOML when the name ends in .toml
     #[arg(long, value_name = "FILE")]
     pub trainers: PathBuf,
-    /// Only the first so many nodes
-    #[arg(long, value_name = "N")]
-    pub nodes: Option<usize>,
-    /// The nodes in their order, one a line
-    #[arg(long, value_name = "FILE")]
-    pub node_list: Option<PathBuf>,
-    /// Begin at this time: epoch seconds or 2021-02-10T20:21:15, UTC without a zone
-    #[arg(long, value_name = "T", value_parser = parse_time)]
-    pub from: Option<f64>,
-    /// End after so many states, the first one included
-    #[arg(long, value_name = "K")]
-    pub events: Option<u64>,
-    /// End at this time
-    #[arg(long, value_name = "T", value_parser = parse_time)]
-    pub until: Option<f64>,
     /// Seconds over which a decision must pay
     #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = seconds)]
     pub horizon: f64,
@@ -112,18 +97,8 @@ impl Args {
         metric
             .check()
             .map_err(|error| ReplayError::Options(error.to_string()))?;
-        let list = self.node_list.as_deref().map(read_node_list).transpose()?;
         Ok(Setup {
-            trace: self.trace.clone(),
-            choice: NodeChoice {
-                list,
-                first: self.nodes,
-            },
-            window: Window {
-                from_s: self.from,
-                states: self.events,
-                until_s: self.until,
-            },
+            source: self.source.source()?,
             policy: self.policy,
             horizon_s: self.horizon,
             objective: match self.metric {

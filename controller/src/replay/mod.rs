@@ -38,8 +38,7 @@ impl Observer for Watch {
 pub fn command(args: &Args) -> ExitCode {
     match replay(args) {
         Ok(text) => {
-            println!("{text}");
-            ExitCode::SUCCESS
+            crate::trace::print(&text)
         }
         Err(error) => {
             eprintln!("bftrainer replay: {error}");

@@ -10,7 +10,7 @@ use bftrainer_core::replay::{
 use thiserror::Error;
 
 use super::trainers::TrainersError;
-use crate::trace::{self, NodeChoice, TraceError, Window};
+use crate::trace::{self, Source, TraceError};
 
 /// Who decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -38,11 +38,7 @@ impl Policy {
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The log.
-    pub trace: PathBuf,
-    /// Which nodes count.
-    pub choice: NodeChoice,
-    /// Which part of the log.
-    pub window: Window,
+    pub source: Source,
     /// Who decides.
     pub policy: Policy,
     /// Seconds over which a decision must pay.
@@ -208,7 +204,7 @@ pub fn run(
     observer: &mut dyn Observer,
 ) -> Result<Outcome, ReplayError> {
     let began = Instant::now();
-    let trace = trace::open(&setup.trace, &setup.choice, &setup.window)?;
+    let trace = trace::open(&setup.source)?;
     let start_s = trace.start_s;
     let mut nodes = trace.names.len();
     let queue = Queue::new(read_trainers(start_s)?, setup.repeat);

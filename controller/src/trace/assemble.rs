@@ -14,6 +14,8 @@ pub(super) struct Assembler {
     room: usize,
     /// Whether each node is idle, by number.
     idle: Vec<bool>,
+    /// Planned end of each node's hole, by number, epoch seconds.
+    ends: Vec<Option<f64>>,
     event: PoolEvent,
     first_s: Option<f64>,
 }
@@ -31,6 +33,7 @@ impl Assembler {
         Assembler {
             room: if choice.list.is_some() { 0 } else { first },
             idle: vec![false; listed.len().min(first)],
+            ends: vec![None; listed.len().min(first)],
             ids,
             event: PoolEvent::default(),
             first_s: None,
@@ -95,6 +98,7 @@ impl Assembler {
         let id = NodeId(self.idle.len() as u32);
         self.ids.insert(node.to_owned(), id);
         self.idle.push(false);
+        self.ends.push(None);
         self.event.new_names.push(node.to_owned());
         Some(id)
     }
@@ -109,9 +113,10 @@ impl Assembler {
                 Some(index) => drop(event.joined.swap_remove(index)),
                 None => event.left.push(id),
             },
-            (true, true) if end_s.is_some() => event.ends.push((id, end_s)),
+            (true, true) if self.ends[id.0 as usize] != end_s => event.ends.push((id, end_s)),
             _ => {}
         }
         *is_idle = idle;
+        self.ends[id.0 as usize] = end_s;
     }
 }

@@ -1,58 +1,33 @@
 //! Logs of idle nodes: readers of several formats behind one stream of pool events.
 //!
-//! `input` opens files, `assemble` turns transitions into events, `window` cuts out what is to be
-//! replayed; one file for each format does the rest.
+//! `source` says what is read, `input` opens files, `assemble` and `occupancy` turn what is read
+//! into events, `window` cuts out what is to be replayed; one file for each format does the rest.
 
 mod assemble;
+mod command;
+mod convert;
+mod easy;
 mod error;
+mod hostlist;
 mod input;
+mod occupancy;
+mod sacct;
+mod source;
+mod stats;
+mod swf;
 mod transitions;
 mod window;
 
-use std::path::{Path, PathBuf};
-
 use bftrainer_core::replay::PoolEvent;
 
+pub(crate) use command::print;
+pub use command::{TraceCommand, command};
+pub use convert::convert;
 pub use error::TraceError;
+pub use source::{NodeChoice, Source, SourceArgs, open, open_bytes, read_node_list};
+pub use stats::Stats;
+pub use swf::Schedule;
 pub use window::{Trace, Window};
-
-use assemble::Assembler;
-
-/// Which nodes of a log count.
-#[derive(Clone, Debug, Default)]
-pub struct NodeChoice {
-    /// The nodes in their order; `None`: in the order in which the log names them.
-    pub list: Option<Vec<String>>,
-    /// Only the first so many of them.
-    pub first: Option<usize>,
-}
-
-/// Reads a list of nodes, one a line.
-///
-/// # Errors
-/// [`TraceError`] when the file can't be read or is not UTF-8.
-pub fn read_node_list(path: &Path) -> Result<Vec<String>, TraceError> {
-    let file = input::File::open(path)?;
-    let mut names = Vec::new();
-    for line in input::Lines::new(file) {
-        let (_, line) = line?;
-        let name = line.trim();
-        if !name.is_empty() && !name.starts_with('#') {
-            names.push(name.to_owned());
-        }
-    }
-    Ok(names)
-}
-
-/// Opens the log at `path`, whatever its format, for the nodes in `choice`.
-///
-/// # Errors
-/// [`TraceError`] names the file, and the line and field where there is one.
-pub fn open(path: &Path, choice: &NodeChoice, window: &Window) -> Result<Trace, TraceError> {
-    let file = input::File::open(path)?;
-    let events = transitions::Transitions::new(file, Assembler::new(choice))?;
-    Trace::new(PathBuf::from(path), Box::new(events), choice, window)
-}
 
 /// A stream of events with the time of the log's first entry.
 pub(crate) trait Events: Iterator<Item = Result<PoolEvent, TraceError>> {

@@ -150,7 +150,7 @@ impl Engine {
 
     /// Admits trainers while those that run could not use the whole pool or are
     /// fewer than `min_trainers`: round robin over users, first come first
-    /// served within one. A trainer whose min does not fit does not count.
+    /// served within one. A trainer whose min does not fit does not count and waits.
     fn admit(&mut self, pool_nodes: u32) {
         loop {
             let (mut count, mut could_use) = (0usize, 0u64);
@@ -171,6 +171,7 @@ impl Engine {
                 .trainers
                 .values()
                 .filter(|trainer| trainer.state == TrainerState::Waiting)
+                .filter(|trainer| trainer.info.min_nodes <= pool_nodes)
                 .min_by_key(|trainer| {
                     let running = per_owner.get(&trainer.info.owner_uid).copied().unwrap_or(0);
                     (running, trainer.arrival)
