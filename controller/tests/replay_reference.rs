@@ -119,7 +119,12 @@ impl Observer for Log {
 
 fn rows(path: &Path) -> Vec<Vec<f64>> {
     let mut reader = csv::Reader::from_path(path).unwrap();
-    let header = reader.headers().unwrap().iter().collect::<Vec<_>>().join(",");
+    let header = reader
+        .headers()
+        .unwrap()
+        .iter()
+        .collect::<Vec<_>>()
+        .join(",");
     assert_eq!(
         header,
         "time,Thr,Rate,ReScost,evt,Nleft,Npre,Njoin,nJob,nNd,nJrun,nNrun,PreCost"
@@ -159,10 +164,18 @@ fn the_authors_logs_are_reproduced_row_by_row() {
         let path = folder.path().join(reference.file);
         let mut log = Log(Some(StepLog::create(&path).unwrap()));
         let trainers = data.join(reference.trainers);
-        run(&setup, |start_s| read_trainers(&trainers, start_s), &mut log).unwrap();
+        run(
+            &setup,
+            |start_s| read_trainers(&trainers, start_s),
+            &mut log,
+        )
+        .unwrap();
         log.0.take().unwrap().finish().unwrap();
 
-        let (ours, theirs) = (rows(&path), rows(&data.join("reference").join(reference.file)));
+        let (ours, theirs) = (
+            rows(&path),
+            rows(&data.join("reference").join(reference.file)),
+        );
         assert_eq!(ours.len(), theirs.len(), "{}", reference.file);
         for (ours, theirs) in ours.iter().zip(&theirs) {
             for (a, b) in ours.iter().zip(theirs) {
@@ -207,8 +220,10 @@ fn totals_of_whole_traces_are_the_authors() {
     let mut reader = csv::Reader::from_path(data.join("reference/summary-sweep.csv")).unwrap();
     let header = reader.headers().unwrap().clone();
     let column = |name: &str| header.iter().position(|field| field == name).unwrap();
-    let [queue, scenario, nodes, most, policy, horizon, samples] =
-        ["queue", "scenario", "nodes", "maxJ", "policy", "Tfwd", "samples"].map(column);
+    let [queue, scenario, nodes, most, policy, horizon, samples] = [
+        "queue", "scenario", "nodes", "maxJ", "policy", "Tfwd", "samples",
+    ]
+    .map(column);
     let rows: Vec<csv::StringRecord> = reader
         .records()
         .map(Result::unwrap)
@@ -229,7 +244,9 @@ fn totals_of_whole_traces_are_the_authors() {
             },
             _ => PublishedPolicy::EqualShare,
         };
-        let recorded = recorded.iter().find(|(count, _)| *count as f64 == number(nodes));
+        let recorded = recorded
+            .iter()
+            .find(|(count, _)| *count as f64 == number(nodes));
         let (_, recorded) = recorded.unwrap();
         let most = number(most) as usize;
         let mut replay = Published::new(policy, most, queue, START_S, &recorded.idle);

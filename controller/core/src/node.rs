@@ -53,8 +53,7 @@ impl NodeNames {
         self.order
             .extend(self.ranks.len() as u32..self.names.len() as u32);
         let name = |index: &u32| &self.names[*index as usize];
-        self.order
-            .sort_by(|a, b| natural_order(name(a), name(b)));
+        self.order.sort_by(|a, b| natural_order(name(a), name(b)));
         self.ranks.resize(self.names.len(), 0);
         for (rank, index) in (0..).zip(&self.order) {
             self.ranks[*index as usize] = rank;

@@ -7,6 +7,7 @@ use bftrainer_core::replay::{Admission, Latency, Objective};
 use clap::ValueEnum;
 
 use super::run::{Policy, ReplayError, Setup};
+use super::sweep::Axis;
 use crate::trace::SourceArgs;
 
 /// What is maximised.
@@ -74,6 +75,10 @@ pub struct Args {
     /// Leave out the efficiency, whose bound takes a while
     #[arg(long)]
     pub no_efficiency: bool,
+    /// Replay with each of these values, all combinations in parallel: horizon, max-trainers,
+    /// nodes, policy
+    #[arg(long, value_name = "SETTING=A,B", value_parser = Axis::parse, conflicts_with = "steps")]
+    pub sweep: Vec<Axis>,
     /// Write what each event did as CSV
     #[arg(long, value_name = "FILE")]
     pub steps: Option<PathBuf>,

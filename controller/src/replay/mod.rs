@@ -6,6 +6,7 @@ mod args;
 mod output;
 mod run;
 mod steps;
+mod sweep;
 mod trainers;
 
 use std::process::ExitCode;
@@ -13,7 +14,7 @@ use std::process::ExitCode;
 pub use args::Args;
 pub use run::{Observer, Outcome, Policy, Replay, ReplayError, Setup, run};
 pub use steps::StepLog;
-pub use trainers::{TrainersError, read as read_trainers};
+pub use trainers::{TrainersError, from_text as trainers_from_text, read as read_trainers};
 
 use bftrainer_core::replay::Step;
 
@@ -37,9 +38,7 @@ impl Observer for Watch {
 /// Runs the command.
 pub fn command(args: &Args) -> ExitCode {
     match replay(args) {
-        Ok(text) => {
-            crate::trace::print(&text)
-        }
+        Ok(text) => crate::trace::print(&text),
         Err(error) => {
             eprintln!("bftrainer replay: {error}");
             ExitCode::FAILURE
@@ -49,6 +48,9 @@ pub fn command(args: &Args) -> ExitCode {
 
 fn replay(args: &Args) -> Result<String, ReplayError> {
     let setup = args.setup()?;
+    if !args.sweep.is_empty() {
+        return sweep(args, &setup);
+    }
     let mut watch = Watch { steps: None };
     if let Some(path) = &args.steps {
         let log = StepLog::create(path).map_err(|source| ReplayError::Write {
@@ -71,4 +73,21 @@ fn replay(args: &Args) -> Result<String, ReplayError> {
     } else {
         output::text(&setup, &outcome, args.power)
     })
+}
+
+fn sweep(args: &Args, setup: &Setup) -> Result<String, ReplayError> {
+    let setups = sweep::settings(setup, &args.sweep)?;
+    let outcomes = sweep::run_all(&setups, |setup| {
+        run(
+            setup,
+            |start_s| read_trainers(&args.trainers, start_s),
+            &mut (),
+        )
+    })?;
+    if args.json {
+        let all = setups.iter().zip(&outcomes);
+        let values = all.map(|(setup, outcome)| output::json(setup, outcome, args.power));
+        return Ok(serde_json::Value::Array(values.collect()).to_string());
+    }
+    Ok(sweep::table(&setups, &outcomes))
 }

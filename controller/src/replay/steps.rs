@@ -5,8 +5,7 @@ use std::path::Path;
 
 use bftrainer_core::replay::Step;
 
-const HEADER: &str =
-    "time,Thr,Rate,ReScost,evt,Nleft,Npre,Njoin,nJob,nNd,nJrun,nNrun,PreCost";
+const HEADER: &str = "time,Thr,Rate,ReScost,evt,Nleft,Npre,Njoin,nJob,nNd,nJrun,nNrun,PreCost";
 
 /// A CSV file of steps.
 pub struct StepLog {

@@ -119,10 +119,21 @@ pub fn read(path: &Path, start_s: f64) -> Result<Vec<TrainerSpec>, TrainersError
         path: path.to_owned(),
         source,
     })?;
-    let specs = if path.extension().is_some_and(|extension| extension == "toml") {
-        from_toml(path, &text, start_s)?
+    from_text(path, &text, start_s)
+}
+
+/// As [`read`], with the file's text in memory.
+///
+/// # Errors
+/// As from [`read`].
+pub fn from_text(path: &Path, text: &str, start_s: f64) -> Result<Vec<TrainerSpec>, TrainersError> {
+    let specs = if path
+        .extension()
+        .is_some_and(|extension| extension == "toml")
+    {
+        from_toml(path, text, start_s)?
     } else {
-        from_json(path, &text)?
+        from_json(path, text)?
     };
     if specs.is_empty() {
         return Err(form(path, "it has no trainer"));
@@ -141,8 +152,9 @@ fn from_json(path: &Path, text: &str) -> Result<Vec<TrainerSpec>, TrainersError>
     let trainers: Vec<JsonTrainer> = serde_json::from_str(text).map_err(|e| form(path, e))?;
     let specs = trainers.into_iter().map(|trainer| {
         let throughput: Vec<(u32, f64)> = points(&trainer.curve, |point| point.throughput);
-        let objective: Vec<(u32, f64)> =
-            points(&trainer.curve, |point| point.objective.unwrap_or(point.throughput));
+        let objective: Vec<(u32, f64)> = points(&trainer.curve, |point| {
+            point.objective.unwrap_or(point.throughput)
+        });
         let spec = Curve::new(&throughput).and_then(|throughput| {
             Ok(TrainerSpec {
                 name: trainer.name.clone(),

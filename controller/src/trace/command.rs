@@ -31,9 +31,7 @@ pub enum TraceCommand {
 /// Runs the command.
 pub fn command(command: &TraceCommand) -> ExitCode {
     match run(command) {
-        Ok(text) => {
-            print(&text)
-        }
+        Ok(text) => print(&text),
         Err(error) => {
             eprintln!("bftrainer trace: {error}");
             ExitCode::FAILURE

@@ -21,13 +21,19 @@ pub fn convert(trace: Trace, path: &Path) -> Result<u64, TraceError> {
         Some("gz") => {
             let mut encoder = GzEncoder::new(file, Compression::default());
             let rows = write(trace, path, &mut encoder)?;
-            encoder.finish().and_then(|mut file| file.flush()).map_err(error)?;
+            encoder
+                .finish()
+                .and_then(|mut file| file.flush())
+                .map_err(error)?;
             Ok(rows)
         }
         Some("zst") => {
             let mut encoder = zstd::stream::write::Encoder::new(file, 0).map_err(error)?;
             let rows = write(trace, path, &mut encoder)?;
-            encoder.finish().and_then(|mut file| file.flush()).map_err(error)?;
+            encoder
+                .finish()
+                .and_then(|mut file| file.flush())
+                .map_err(error)?;
             Ok(rows)
         }
         _ => {
@@ -43,6 +49,7 @@ fn write(mut trace: Trace, path: &Path, out: &mut dyn Write) -> Result<u64, Trac
     let error = |source| TraceError::io(path, source);
     let mut names = trace.names.clone();
     let mut rows = 0;
+    writeln!(out, "time,node,state,end").map_err(error)?;
     let mut row = |time_s: f64, node: &str, state: &str, end_s: Option<f64>| {
         rows += 1;
         match end_s {
@@ -51,16 +58,11 @@ fn write(mut trace: Trace, path: &Path, out: &mut dyn Write) -> Result<u64, Trac
         }
         .map_err(error)
     };
-    let mut first = true;
     let idle = std::mem::take(&mut trace.idle);
-    let start_s = trace.start_s;
+    for (node, end_s) in &idle {
+        row(trace.start_s, &names[node.0 as usize], "idle", *end_s)?;
+    }
     loop {
-        if first {
-            first = false;
-            for (node, end_s) in &idle {
-                row(start_s, &names[node.0 as usize], "idle", *end_s)?;
-            }
-        }
         let Some(event) = trace.next() else {
             return Ok(rows);
         };

@@ -132,7 +132,10 @@ impl Machine<'_> {
                 index += 1;
             }
         }
-        self.plan(now_s, Some((start_s, self.free.len().saturating_sub(spare))));
+        self.plan(
+            now_s,
+            Some((start_s, self.free.len().saturating_sub(spare))),
+        );
     }
 
     fn start(&mut self, job: Job, now_s: f64) {

@@ -79,11 +79,6 @@ impl Lines {
         }
     }
 
-    /// Where the file is.
-    pub(super) fn path(&self) -> &Path {
-        &self.file.path
-    }
-
     fn read(&mut self) -> Result<Option<(u64, String)>, TraceError> {
         let path = &self.file.path;
         self.number += 1;

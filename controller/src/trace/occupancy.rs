@@ -59,7 +59,10 @@ impl Occupancy {
 
     /// The log as a stream of events, of the nodes in `choice`.
     pub(super) fn events(mut self, choice: &NodeChoice) -> Changes {
-        let starts = self.endless.iter().map(|(start_s, node)| (*start_s, *node, 1));
+        let starts = self
+            .endless
+            .iter()
+            .map(|(start_s, node)| (*start_s, *node, 1));
         self.changes.extend(starts);
         self.changes
             .sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));

@@ -32,7 +32,10 @@ pub(super) fn read(
     let path = file.path.clone();
     let mut lines = Lines::new(file);
     let Some((_, header)) = lines.next().transpose()? else {
-        return Err(TraceError::file(&path, "empty; expected a dump of sacct -P"));
+        return Err(TraceError::file(
+            &path,
+            "empty; expected a dump of sacct -P",
+        ));
     };
     let names: Vec<&str> = header.split('|').map(str::trim).collect();
     let column = |any: &[&str]| {

@@ -99,7 +99,12 @@ impl Stats {
                     *node_s += length_s;
                 }
             }
-            idle.extend(event.joined.into_iter().map(|(node, _)| (node, Some(now_s))));
+            idle.extend(
+                event
+                    .joined
+                    .into_iter()
+                    .map(|(node, _)| (node, Some(now_s))),
+            );
         }
         let span_s = now_s - start_s;
         let holes = bins.iter().map(|(count, _)| count).sum::<u64>();
@@ -120,7 +125,10 @@ impl Stats {
                 mean: share(idle_node_s, span_s),
                 median: quantile(&seconds, 0.5),
                 p95: quantile(&seconds, 0.95),
-                max: seconds.iter().rposition(|time_s| *time_s > 0.0).unwrap_or(0),
+                max: seconds
+                    .iter()
+                    .rposition(|time_s| *time_s > 0.0)
+                    .unwrap_or(0),
             },
             holes: HOLE_BOUNDS_S
                 .iter()
@@ -175,7 +183,11 @@ impl fmt::Display for Stats {
             self.pool.mean, self.pool.median, self.pool.p95, self.pool.max
         )?;
         writeln!(f, "holes  mean {:.0} s", self.mean_hole_s)?;
-        write!(f, "{:>10} {:>10} {:>8} {:>10}", "from s", "holes", "share", "node-time")?;
+        write!(
+            f,
+            "{:>10} {:>10} {:>8} {:>10}",
+            "from s", "holes", "share", "node-time"
+        )?;
         for bin in &self.holes {
             write!(
                 f,

@@ -63,7 +63,10 @@ pub(super) fn read(
             };
             if let Some((key, value)) = comment.split_once(':') {
                 let value = value.split_whitespace().next().unwrap_or_default();
-                let number = value.parse::<f64>().ok().filter(|number| number.is_finite());
+                let number = value
+                    .parse::<f64>()
+                    .ok()
+                    .filter(|number| number.is_finite());
                 match key.trim() {
                     "UnixStartTime" => epoch_s = number.ok_or_else(|| wrong("UnixStartTime"))?,
                     "MaxNodes" if machine.is_none() => machine = number,
@@ -78,7 +81,10 @@ pub(super) fn read(
         }
     }
     if jobs.is_empty() {
-        return Err(TraceError::file(&path, "no job that ran; is the file complete?"));
+        return Err(TraceError::file(
+            &path,
+            "no job that ran; is the file complete?",
+        ));
     }
     let widest = jobs.iter().map(|job| job.nodes).max().unwrap_or(1);
     let machine = machine

@@ -80,8 +80,7 @@ impl Transitions {
             let bytes = record
                 .get(index)
                 .ok_or_else(|| wrong(name, "missing; expected time,node,state".to_owned()))?;
-            std::str::from_utf8(bytes.trim_ascii())
-                .map_err(|_| wrong(name, "not UTF-8".to_owned()))
+            std::str::from_utf8(bytes.trim_ascii()).map_err(|_| wrong(name, "not UTF-8".to_owned()))
         };
         let seconds = |text: &str, name: &str| {
             let number = text.parse::<f64>().ok().filter(|time_s| time_s.is_finite());

@@ -91,7 +91,11 @@ impl Iterator for Trace {
                 Err(error) => return Some(Err(error)),
             },
         };
-        if self.window.until_s.is_some_and(|until_s| event.time_s > until_s) {
+        if self
+            .window
+            .until_s
+            .is_some_and(|until_s| event.time_s > until_s)
+        {
             self.window.states = Some(0);
             return None;
         }

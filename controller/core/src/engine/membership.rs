@@ -46,9 +46,10 @@ impl Engine {
         let mut restless: BTreeMap<TrainerId, Vec<NodeId>> = BTreeMap::new();
         let trainers = &self.trainers;
         for trainer in trainers.values() {
-            let runs = trainer.run.as_ref().is_none_or(|run| {
-                matches!(run.state, RunState::Running) && !run.lost_member
-            });
+            let runs = trainer
+                .run
+                .as_ref()
+                .is_none_or(|run| matches!(run.state, RunState::Running) && !run.lost_member);
             let waits = now_s < trainer.resume_at_s || trainer.assembling_since_s.is_some();
             if !runs || waits {
                 restless.insert(trainer.info.id, Vec::new());

@@ -210,8 +210,7 @@ impl Engine {
 
     /// Whether the node's planned end, if any, leaves time to use it.
     fn outlasts(&self, node: &PoolNode, now_s: f64) -> bool {
-        self.unusable_at_s(node)
-            .is_none_or(|time_s| now_s < time_s)
+        self.unusable_at_s(node).is_none_or(|time_s| now_s < time_s)
     }
 
     /// From when on the node's planned end forbids its use, epoch seconds: a

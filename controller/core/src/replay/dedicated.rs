@@ -72,7 +72,9 @@ fn on_whole_nodes(dedicated: &Dedicated, nodes: u32) -> f64 {
             }
         }
         let could_use = running.iter().map(|t| u64::from(t.spec.max_nodes)).sum();
-        if dedicated.admission.admits(running.len(), could_use, u64::from(nodes))
+        if dedicated
+            .admission
+            .admits(running.len(), could_use, u64::from(nodes))
             && let Some(submit_s) = queue.next_submit_s()
         {
             next_s = next_s.min(on_grid(submit_s.max(now_s), dedicated.start_s, now_s));
@@ -98,7 +100,9 @@ fn admit(
     running: &mut Vec<Running>,
 ) {
     let mut could_use: u64 = running.iter().map(|t| u64::from(t.spec.max_nodes)).sum();
-    while dedicated.admission.admits(running.len(), could_use, u64::from(nodes))
+    while dedicated
+        .admission
+        .admits(running.len(), could_use, u64::from(nodes))
         && let Some(spec) = queue.pop(now_s)
     {
         could_use += u64::from(spec.max_nodes);

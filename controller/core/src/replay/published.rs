@@ -207,11 +207,9 @@ impl Published {
                         place.held = false;
                     }
                 }
-                tally.finished.push(Finished::new(
-                    &trainer.spec,
-                    trainer.admitted_s,
-                    time_s,
-                ));
+                tally
+                    .finished
+                    .push(Finished::new(&trainer.spec, trainer.admitted_s, time_s));
             }
             !done
         });

@@ -99,7 +99,10 @@ mod tests {
     fn copies_of_an_endless_list_are_submitted_with_its_last_trainer() {
         let mut queue = Queue::new(vec![spec("b", 5.0), spec("a", 1.0)], true);
         assert_eq!(queue.pop(0.0), None);
-        assert_eq!(queue.pop(4.0).map(|spec| spec.name.clone()), Some("a".into()));
+        assert_eq!(
+            queue.pop(4.0).map(|spec| spec.name.clone()),
+            Some("a".into())
+        );
         assert_eq!(queue.pop(4.0), None);
         let names: Vec<String> = (0..4)
             .map(|_| queue.pop(5.0).unwrap().name.clone())
