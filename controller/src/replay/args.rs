@@ -82,6 +82,9 @@ pub struct Args {
     /// Write what each event did as CSV
     #[arg(long, value_name = "FILE")]
     pub steps: Option<PathBuf>,
+    /// Write a report: one HTML file that needs no network
+    #[arg(long, value_name = "FILE", conflicts_with = "sweep")]
+    pub report: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -4,6 +4,7 @@
 
 mod args;
 mod output;
+mod report;
 mod run;
 mod steps;
 mod sweep;
@@ -18,13 +19,17 @@ pub use trainers::{TrainersError, from_text as trainers_from_text, read as read_
 
 use bftrainer_core::replay::Step;
 
-/// Writes the step log.
+/// Writes the step log and keeps what the report shows.
 struct Watch {
+    series: Option<report::Series>,
     steps: Option<(std::path::PathBuf, StepLog)>,
 }
 
 impl Observer for Watch {
     fn step(&mut self, step: &Step, _: &Replay) -> Result<(), ReplayError> {
+        if let Some(series) = &mut self.series {
+            series.push(step);
+        }
         if let Some((path, log)) = &mut self.steps {
             log.write(step).map_err(|source| ReplayError::Write {
                 path: path.clone(),
@@ -51,7 +56,10 @@ fn replay(args: &Args) -> Result<String, ReplayError> {
     if !args.sweep.is_empty() {
         return sweep(args, &setup);
     }
-    let mut watch = Watch { steps: None };
+    let mut watch = Watch {
+        series: args.report.as_ref().map(|_| report::Series::default()),
+        steps: None,
+    };
     if let Some(path) = &args.steps {
         let log = StepLog::create(path).map_err(|source| ReplayError::Write {
             path: path.clone(),
@@ -67,6 +75,9 @@ fn replay(args: &Args) -> Result<String, ReplayError> {
     if let Some((path, log)) = watch.steps {
         log.finish()
             .map_err(|source| ReplayError::Write { path, source })?;
+    }
+    if let (Some(path), Some(series)) = (&args.report, &watch.series) {
+        report::write(path, &setup, &outcome, series, args.power)?;
     }
     Ok(if args.json {
         output::json(&setup, &outcome, args.power).to_string()

@@ -62,12 +62,18 @@ fn write(mut trace: Trace, path: &Path, out: &mut dyn Write) -> Result<u64, Trac
     for (node, end_s) in &idle {
         row(trace.start_s, &names[node.0 as usize], "idle", *end_s)?;
     }
+    let (rows_at_start, mut began) = (idle.len(), false);
     loop {
         let Some(event) = trace.next() else {
             return Ok(rows);
         };
         let event = event?;
         names.extend(event.new_names);
+        if rows_at_start == 0 && !began {
+            // The log begins then, though nothing is idle.
+            row(trace.start_s, &names[0], "busy", None)?;
+        }
+        began = true;
         for node in &event.left {
             row(event.time_s, &names[node.0 as usize], "busy", None)?;
         }
