@@ -224,6 +224,9 @@ pub enum ToAgent {
         /// Epoch seconds by which the node is expected back.
         deadline_s: Option<i64>,
     },
+    /// Slurm is ending this task, though its signal may not have arrived (one that
+    /// meets a task while it is being launched is lost): exit at once.
+    Ended,
     /// Go: this agent is not wanted, with the reason.
     Refused {
         /// Why.

@@ -2,6 +2,8 @@
 
 pub mod config;
 pub mod replay;
+pub mod solve;
+pub mod solver;
 pub mod trace;
 
 #[cfg(feature = "slurm")]
@@ -18,3 +20,5 @@ pub mod net;
 pub mod slurm;
 #[cfg(feature = "slurm")]
 pub mod slurm_conf;
+#[cfg(feature = "slurm")]
+pub mod store;

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2154 # sourced by scripts/dev-cluster, which sets the variables
 # The text of a development cluster's configuration files. These functions print; they write nothing
-# and start nothing. They read $dir, $repo, $port_base, $nodes, $slurm_user, $slurmd_user, $bind_address.
+# and start nothing. They read $dir, $release, $port_base, $nodes, $slurm_user, $slurmd_user, $loopback_only.
 
 # Several of these keys may stand in slurm.conf, told apart by their value.
 readonly REPEATABLE_KEYS='nodename|partitionname|nodeset|downnodes'
@@ -11,14 +11,14 @@ slurm_conf() { # extra lines...
     host=${host%%.*}
     override_lines "$@" <<EOT
 ClusterName=bftrainer-dev
-SlurmctldHost=$host($bind_address)
+SlurmctldHost=$host(127.0.0.1)
 SlurmctldPort=$(slurmctld_port "$port_base")
 SlurmUser=$slurm_user
 SlurmdUser=$slurmd_user
 AuthType=auth/munge
 CredType=cred/munge
 AuthInfo=socket=$dir/munge/munge.socket
-${bind_to_host_address:+CommunicationParameters=NoCtldInAddrAny,NoInAddrAny}
+${loopback_only:+CommunicationParameters=NoCtldInAddrAny,NoInAddrAny}
 StateSaveLocation=$dir/state
 SlurmdSpoolDir=$dir/spool/%n
 SlurmctldPidFile=$dir/run/slurmctld.pid
@@ -50,7 +50,7 @@ InactiveLimit=0
 MessageTimeout=10
 SlurmdTimeout=30
 ReturnToService=2
-NodeName=n[1-$nodes] NodeHostname=$host NodeAddr=$bind_address Port=[$(slurmd_ports "$port_base" "$nodes")] CPUs=2 RealMemory=4000
+NodeName=n[1-$nodes] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$(slurmd_ports "$port_base" "$nodes")] CPUs=2 RealMemory=4000
 PartitionName=batch Nodes=ALL Default=YES PriorityTier=10 PreemptMode=OFF MaxTime=UNLIMITED State=UP
 PartitionName=bftrainer Nodes=ALL PriorityTier=1 PreemptMode=REQUEUE GraceTime=0 OverSubscribe=NO MaxTime=UNLIMITED DefaultTime=30 State=UP
 EOT

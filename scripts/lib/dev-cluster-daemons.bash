@@ -194,7 +194,8 @@ none_exists() { # PID...
 # Cancels jobs until none is left, whatever is requeued or submitted meanwhile.
 cancel_jobs() {
     local kill_wait
-    alive slurmctld && slurmctld_answers || return 0
+    # Without munged every question would wait for its time-out.
+    alive munged && alive slurmctld && slurmctld_answers || return 0
     kill_wait=$(sed -n 's/^KillWait=//Ip' "$dir/slurm.conf")
     wait_until $((kill_wait + 15)) cancel_once ||
         say "some jobs did not end within $((kill_wait + 15)) s of scancel; their processes are killed"

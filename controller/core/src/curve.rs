@@ -161,6 +161,21 @@ impl Curve {
         self.map(|_, value| value * factor)
     }
 
+    /// This curve up to `nodes` (at least 1), and from there on what it is worth there. Of a curve
+    /// of almost [`MAX_POINTS`] points below `nodes` the last ones become a straight line.
+    pub(crate) fn flat_beyond(&self, nodes: u32) -> Self {
+        let nodes = nodes.max(1);
+        let points = self.points().iter().map(|knot| (knot.nodes, knot.value));
+        let mut points: Vec<(u32, f64)> = points.filter(|point| point.0 < nodes).collect();
+        if nodes == u32::MAX {
+            return self.clone();
+        }
+        points.truncate(MAX_POINTS - 2);
+        let value = self.value(nodes);
+        points.extend([(nodes, value), (nodes + 1, value)]);
+        Self::from_checked(&points)
+    }
+
     /// The points it was made of, in the order of nodes.
     pub fn points(&self) -> &[Knot] {
         &self.knots[1..=self.given]

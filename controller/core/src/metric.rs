@@ -28,6 +28,13 @@ pub enum Metric {
     /// `weight * O(n)`, samples per second: favours models that process many samples per second,
     /// whatever a sample costs, and starves slow ones.
     Throughput,
+    /// `weight * O(n) / O(1)`, no unit, up to the first node that adds less than `floor * O(1)`;
+    /// that one and all after it are worth nothing. Favours models that scale well, and leaves
+    /// nodes idle that nobody uses well.
+    Efficiency {
+        /// What a node must add, as a part of a single node's throughput; above 0, at most 1.
+        floor: f64,
+    },
 }
 
 /// Why a metric's settings make no sense.
@@ -38,17 +45,23 @@ pub enum MetricError {
         "the metric's exponent {0} is not above 0 and at most 1; the default is {DEFAULT_EXPONENT}"
     )]
     BadExponent(f64),
+    /// A floor outside (0, 1].
+    #[error("the metric's efficiency floor {0} is not above 0 and at most 1")]
+    BadFloor(f64),
 }
 
 impl Metric {
     /// Checks the settings; call it where they are read.
     ///
     /// # Errors
-    /// [`MetricError::BadExponent`] for an exponent that is not in (0, 1].
+    /// [`MetricError`] for an exponent or floor that is not in (0, 1].
     pub fn check(&self) -> Result<(), MetricError> {
         match *self {
             Self::Speedup { exponent } if !(exponent > 0.0 && exponent <= 1.0) => {
                 Err(MetricError::BadExponent(exponent))
+            }
+            Self::Efficiency { floor } if !(floor > 0.0 && floor <= 1.0) => {
+                Err(MetricError::BadFloor(floor))
             }
             _ => Ok(()),
         }
@@ -64,8 +77,44 @@ impl Metric {
                 let linear = curve.clamped_to_linear();
                 linear.map(|nodes, _| weight * linear.speedup(nodes).powf(exponent))
             }
+            Self::Efficiency { floor } => {
+                let linear = curve.clamped_to_linear();
+                let speedup = linear.map(|nodes, _| weight * linear.speedup(nodes));
+                speedup.flat_beyond(growth_limit(&linear, floor))
+            }
         }
     }
+
+    /// The most nodes that a trainer with this throughput `curve` and these bounds is to be given:
+    /// `max`, but for [`Metric::Efficiency`], which stops the growth where a node adds too little.
+    /// Never below `min`: that is what the trainer needs to run at all.
+    pub fn most_nodes(&self, curve: &Curve, min: u32, max: u32) -> u32 {
+        match *self {
+            Self::Efficiency { floor } => {
+                max.min(growth_limit(&curve.clamped_to_linear(), floor).max(min))
+            }
+            _ => max,
+        }
+    }
+
+    /// What multiplies the objective on nodes that are `factor` times as fast: speed-up is over
+    /// one node of speed 1, whatever the class.
+    pub fn class_speed(&self, factor: f64) -> f64 {
+        match *self {
+            Self::Speedup { exponent } => factor.powf(exponent),
+            Self::Throughput | Self::Efficiency { .. } => factor,
+        }
+    }
+}
+
+/// The count after which a node first adds less than `floor` times a single node's throughput.
+fn growth_limit(curve: &Curve, floor: f64) -> u32 {
+    // A straight line's slopes differ by rounding.
+    let least = floor * curve.value(1) * (1.0 - 1e-9);
+    let mut knots = curve.knots().iter().skip(1);
+    knots
+        .find(|knot| knot.slope < least)
+        .map_or(u32::MAX, |knot| knot.nodes)
 }
 
 impl Default for Metric {
@@ -141,6 +190,47 @@ mod tests {
         for exponent in [0.0, -0.5, 1.1, f64::NAN] {
             assert!(Metric::Speedup { exponent }.check().is_err());
         }
+    }
+
+    #[test]
+    fn a_node_that_adds_too_little_is_worth_nothing_and_not_given() {
+        // Each node adds 10, 8, 8, 3, then 9 again.
+        let curve = curve(&[(1, 10.0), (2, 18.0), (3, 26.0), (4, 29.0), (8, 65.0)]);
+        for (floor, limit) in [
+            (0.05, 64),
+            (0.3, 64),
+            (0.5, 3),
+            (0.8, 3),
+            (0.9, 1),
+            (1.0, 1),
+        ] {
+            let metric = Metric::Efficiency { floor };
+            assert_eq!(metric.most_nodes(&curve, 1, 64), limit, "{floor}");
+            let objective = metric.objective(&curve, 2.0);
+            for nodes in 1..=64 {
+                let expected = 0.2 * curve.value(nodes.min(limit));
+                assert!(near(objective.value(nodes), expected), "{floor} {nodes}");
+            }
+        }
+        let metric = Metric::Efficiency { floor: 0.9 };
+        assert_eq!(metric.most_nodes(&curve, 4, 64), 4);
+        assert_eq!(metric.most_nodes(&curve, 4, 2), 2);
+        assert_eq!(Metric::Throughput.most_nodes(&curve, 1, 64), 64);
+        assert!(Metric::Efficiency { floor: 0.0 }.check().is_err());
+    }
+
+    #[test]
+    fn linear_growth_passes_every_floor() {
+        let line = curve(&[(3, 0.3), (7, 0.7), (50, 5.0)]);
+        let metric = Metric::Efficiency { floor: 1.0 };
+        assert_eq!(metric.most_nodes(&line, 1, 1000), 1000);
+    }
+
+    #[test]
+    fn speed_counts_as_the_metric_counts_throughput() {
+        assert_eq!(Metric::Throughput.class_speed(1.8), 1.8);
+        assert!(near(Metric::default().class_speed(1.8), 1.8_f64.powf(0.8)));
+        assert_eq!(Metric::Efficiency { floor: 0.5 }.class_speed(1.8), 1.8);
     }
 
     #[test]

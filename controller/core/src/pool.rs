@@ -33,16 +33,6 @@ impl PoolNode {
         }
     }
 
-    /// Whether nothing is to be done here: free, or used by whom it is assigned to.
-    pub fn is_at_rest(&self) -> bool {
-        match (self.assigned, &self.worker) {
-            (Some(trainer), Some(worker)) => {
-                worker.trainer == trainer && worker.phase == Phase::Member
-            }
-            (assigned, worker) => assigned.is_none() && worker.is_none(),
-        }
-    }
-
     /// Whom it is assigned to and whose worker is here, each once.
     pub fn trainers(&self) -> impl Iterator<Item = TrainerId> {
         let worker = self.worker.as_ref().map(|worker| worker.trainer);
@@ -55,6 +45,19 @@ impl PoolNode {
         self.worker
             .as_ref()
             .filter(|worker| worker.trainer == trainer)
+    }
+
+    /// Whether a worker of `trainer`'s is here that was not told to leave.
+    pub fn keeps_worker_of(&self, trainer: TrainerId) -> bool {
+        self.worker_of(trainer)
+            .is_some_and(|worker| worker.phase != Phase::Leaving)
+    }
+
+    /// Whether ranks of `trainer`'s run here, as far as is known.
+    pub fn may_run(&self, trainer: TrainerId) -> bool {
+        self.worker_of(trainer).is_some_and(|worker| {
+            matches!(worker.phase, Phase::Found | Phase::Member | Phase::Stale)
+        })
     }
 }
 
@@ -74,6 +77,8 @@ pub struct Worker {
 pub enum Phase {
     /// Released in Slurm; its agent has not said hello.
     Placed,
+    /// Its task was found running; its agent has not said hello.
+    Found,
     /// Its agent is connected and runs no ranks.
     Ready,
     /// It belongs to the trainer's current generation.

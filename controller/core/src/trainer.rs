@@ -70,14 +70,18 @@ pub struct Trainer {
     pub run: Option<Run>,
     /// Since when no generation runs though nodes are assigned, epoch seconds.
     pub assembling_since_s: Option<f64>,
-    /// Nothing is placed or started before this time, epoch seconds.
+    /// No generation is started before this time, epoch seconds.
+    pub restart_at_s: f64,
+    /// Nothing is placed before this time, epoch seconds: its tasks meet a limit.
     pub resume_at_s: f64,
-    /// Why `resume_at_s` lies ahead.
+    /// Why one of the two lies ahead.
     pub blocked_reason: Option<String>,
     /// Cumulative samples of the newest progress line.
     pub samples: u64,
     /// Measured seconds from one generation's stop to the next one's progress.
     pub restart_s: Option<f64>,
+    /// Measured seconds from the order to stop until all ranks had saved and ended.
+    pub save_s: Option<f64>,
     /// When the restart that is being measured began, and the samples then.
     pub restart_began: Option<(f64, u64)>,
     /// Failures in a row without growth of samples.
@@ -102,10 +106,12 @@ impl Trainer {
             generation: 0,
             run: None,
             assembling_since_s: None,
+            restart_at_s: 0.0,
             resume_at_s: 0.0,
             blocked_reason: None,
             samples: 0,
             restart_s: None,
+            save_s: None,
             restart_began: None,
             failures: Vec::new(),
             failures_at_samples: 0,

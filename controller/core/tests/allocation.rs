@@ -2,7 +2,8 @@
 //! force, and against what it promises: feasible always, and nothing moves without gain.
 
 use bftrainer_core::allocation::{
-    DpSolver, Infeasible, Problem, ProblemError, Rules, Solution, Solver, Ties, TrainerDemand,
+    DpSolver, Infeasible, Problem, ProblemError, Rules, Share, Solution, Solver, Ties,
+    TrainerDemand, enumerate,
 };
 use bftrainer_core::curve::Curve;
 use proptest::prelude::*;
@@ -71,21 +72,25 @@ fn linear(current: u32, max: u32, per_node: f64) -> TrainerDemand {
 }
 
 fn solve(problem: &Problem) -> Vec<u32> {
-    DpSolver::new().solve(problem).nodes.clone()
+    counts(DpSolver::new().solve(problem))
+}
+
+fn counts(solution: &Solution) -> Vec<u32> {
+    solution.nodes().collect()
 }
 
 fn currents(problem: &Problem) -> Vec<u32> {
     problem
         .trainers
         .iter()
-        .map(|demand| demand.current)
+        .map(|demand| demand.current.nodes)
         .collect()
 }
 
 fn with_currents(problem: &Problem, nodes: &[u32]) -> Problem {
     let mut next = problem.clone();
     for (demand, &n) in next.trainers.iter_mut().zip(nodes) {
-        demand.current = n;
+        demand.current = n.into();
     }
     next
 }
@@ -95,7 +100,7 @@ fn changed(problem: &Problem, nodes: &[u32]) -> usize {
         .trainers
         .iter()
         .zip(nodes)
-        .filter(|(demand, n)| demand.current != **n)
+        .filter(|(demand, n)| demand.current.nodes != **n)
         .count()
 }
 
@@ -114,7 +119,7 @@ fn every_vector_reaches_its_optimum() {
                 ..Rules::default()
             };
             let solution = solver.solve_with(&problem, rules).unwrap();
-            assert_eq!(problem.objective(&solution.nodes), Ok(solution.objective));
+            assert_eq!(problem.objective(&solution.shares), Ok(solution.objective));
             assert!(
                 near(solution.objective, vector.objective),
                 "vector {}: {} instead of {}",
@@ -134,7 +139,7 @@ fn every_vector_reaches_its_optimum_under_the_half_pool_bound() {
         match (solution, vector.objective_half_pool_bound) {
             (None, None) => {}
             (Some(solution), Some(objective)) => {
-                assert!(problem.check(&solution.nodes).is_ok());
+                assert!(problem.check(&solution.shares).is_ok());
                 assert!(near(solution.objective, objective), "vector {}", vector.id);
             }
             (solution, expected) => panic!("vector {}: {solution:?}, {expected:?}", vector.id),
@@ -147,7 +152,7 @@ fn one_trainer_on_ten_idle_nodes_gets_ten() {
     let problem = Problem::new(10, 60.0, vec![shufflenet(0, 1, 64)]);
     assert_eq!(solve(&problem), [10]);
     assert_eq!(
-        DpSolver::new().solve_as_published(&problem).unwrap().nodes,
+        counts(DpSolver::new().solve_as_published(&problem).unwrap()),
         [5]
     );
 }
@@ -162,7 +167,7 @@ fn an_empty_pool_gives_nobody_anything() {
 fn without_trainers_the_answer_is_empty_and_worth_zero() {
     let mut solver = DpSolver::new();
     let solution = solver.solve(&Problem::new(10, 60.0, vec![])).clone();
-    assert!(solution.nodes.is_empty() && solution.optimal && solution.solver == Solver::Dp);
+    assert!(solution.shares.is_empty() && solution.optimal && solution.solver == Solver::Dp);
     assert_eq!(solution.objective.to_string(), "0");
 }
 
@@ -231,7 +236,7 @@ fn the_published_rule_serves_the_last_trainer_first() {
     let trainers = [1, 1].map(|n| linear(n, 3, 1.0)).to_vec();
     let problem = Problem::new(3, 60.0, trainers);
     assert_eq!(
-        DpSolver::new().solve_as_published(&problem).unwrap().nodes,
+        counts(DpSolver::new().solve_as_published(&problem).unwrap()),
         [2, 1]
     );
     let newcomers = Problem::new(6, 60.0, [0, 0, 0].map(|n| linear(n, 3, 1.0)).to_vec());
@@ -240,7 +245,7 @@ fn the_published_rule_serves_the_last_trainer_first() {
         ..Rules::default()
     };
     assert_eq!(
-        DpSolver::new().solve_with(&newcomers, rules).unwrap().nodes,
+        counts(DpSolver::new().solve_with(&newcomers, rules).unwrap()),
         [3, 3, 0]
     );
 }
@@ -261,8 +266,8 @@ fn a_bound_on_changes_can_leave_no_answer() {
     };
     let mut solver = DpSolver::new();
     assert_eq!(solver.solve_with(&problem, rules(17)), None);
-    assert_eq!(solver.solve_with(&problem, rules(18)).unwrap().nodes, [2]);
-    assert_eq!(solver.solve(&problem).nodes, [2]);
+    assert_eq!(counts(solver.solve_with(&problem, rules(18)).unwrap()), [2]);
+    assert_eq!(counts(solver.solve(&problem)), [2]);
 }
 
 #[test]
@@ -310,7 +315,10 @@ fn even_an_unchecked_problem_gets_a_feasible_answer() {
 #[test]
 fn an_answer_from_elsewhere_is_checked() {
     let problem = Problem::new(4, 60.0, vec![shufflenet(0, 2, 3), shufflenet(0, 1, 64)]);
-    let answer = |nodes: &[u32]| Solution::new(&problem, nodes.to_vec(), Solver::Milp, false, 0.01);
+    let answer = |nodes: &[u32]| {
+        let shares = nodes.iter().map(|&n| Share::from(n)).collect();
+        Solution::new(&problem, shares, Solver::Milp, false, 0.01)
+    };
     assert!(matches!(answer(&[2]), Err(Infeasible::WrongLength { .. })));
     assert!(matches!(
         answer(&[1, 0]),
@@ -330,7 +338,7 @@ fn an_answer_from_elsewhere_is_checked() {
     ));
     assert!(matches!(
         answer(&[2, 3]),
-        Err(Infeasible::PoolExceeded { given: 5, .. })
+        Err(Infeasible::ClassExceeded { given: 5, .. })
     ));
     assert!(near(
         answer(&[2, 2]).unwrap().objective,
@@ -345,27 +353,6 @@ fn a_used_solver_answers_as_a_new_one_does() {
     for (_, problem) in vectors().iter().rev() {
         assert_eq!(used.solve(problem), DpSolver::new().solve(problem));
     }
-}
-
-/// Every allocation within the rules, with its value.
-fn enumerate(problem: &Problem, rules: Rules) -> Vec<(Vec<u32>, f64)> {
-    let mut all = vec![Vec::new()];
-    for demand in &problem.trainers {
-        let bound = rules.max_change.unwrap_or(u32::MAX);
-        let counts: Vec<u32> = (0..=problem.pool_nodes)
-            .filter(|&n| demand.allows(n) && n.abs_diff(demand.current) <= bound)
-            .collect();
-        let longer = |nodes: &Vec<u32>| {
-            let nodes = nodes.clone();
-            counts
-                .clone()
-                .into_iter()
-                .map(move |n| [&nodes[..], &[n]].concat())
-        };
-        all = all.iter().flat_map(longer).collect();
-    }
-    let valued = |nodes: Vec<u32>| problem.objective(&nodes).ok().map(|value| (nodes, value));
-    all.into_iter().filter_map(valued).collect()
 }
 
 fn any_objective(most_nodes: u32) -> impl Strategy<Value = Curve> {
@@ -417,11 +404,11 @@ proptest! {
             let rules = Rules { max_change: bound, ties };
             let mut solver = DpSolver::new();
             let found = solver.solve_with(&problem, rules);
-            let all = enumerate(&problem, rules);
+            let all = enumerate(&problem, rules.max_change);
             let best = all.iter().map(|(_, value)| *value).max_by(f64::total_cmp);
             prop_assert_eq!(found.map(|solution| solution.objective).is_some(), best.is_some());
             if let (Some(found), Some(best)) = (found, best) {
-                prop_assert!(all.iter().any(|(nodes, _)| *nodes == found.nodes));
+                prop_assert!(all.iter().any(|(shares, _)| *shares == found.shares));
                 prop_assert!((found.objective - best).abs() <= 1e-9 * best.abs().max(1.0));
             }
         }
@@ -432,10 +419,13 @@ proptest! {
         let problem = settled(&problem);
         let found = solve(&problem);
         let value = problem.objective(&found).unwrap();
-        let as_good = enumerate(&problem, Rules::default())
+        let as_good = enumerate(&problem, None)
             .into_iter()
             .filter(|(_, other)| *other >= value);
-        let fewest = as_good.map(|(nodes, _)| changed(&problem, &nodes)).min();
+        let fewest = as_good.map(|(shares, _)| {
+            let nodes: Vec<u32> = shares.iter().map(|share| share.nodes).collect();
+            changed(&problem, &nodes)
+        }).min();
         prop_assert_eq!(Some(changed(&problem, &found)), fewest);
     }
 
@@ -445,7 +435,7 @@ proptest! {
     ) {
         let mut solver = DpSolver::new();
         let stay = solver.solve(&problem).clone();
-        prop_assert!(problem.check(&stay.nodes).is_ok());
+        prop_assert!(problem.check(&stay.shares).is_ok());
         if let Ok(value) = problem.objective(&currents(&problem)) {
             prop_assert!(stay.objective >= value - 1e-9 * value.abs());
         }

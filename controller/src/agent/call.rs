@@ -10,6 +10,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use bftrainer::sys;
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::{Deserialize, Serialize};
 
@@ -246,13 +247,17 @@ impl Call {
             let left = deadline.saturating_duration_since(Instant::now());
             let wait = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
             let mut ready = [PollFd::new(self.output.as_fd(), PollFlags::POLLIN)];
-            if poll(&mut ready, wait)? == 0 {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            match self.output.read(&mut buffer)? {
-                0 => return Ok(String::from_utf8_lossy(&bytes).into_owned()),
-                got if bytes.len() < MAX_BYTES => bytes.extend_from_slice(&buffer[..got]),
-                _ => {}
+            match poll(&mut ready, wait) {
+                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+                Err(Errno::EINTR) => continue,
+                result => result?,
+            };
+            match self.output.read(&mut buffer) {
+                Ok(0) => return Ok(String::from_utf8_lossy(&bytes).into_owned()),
+                Ok(got) if bytes.len() < MAX_BYTES => bytes.extend_from_slice(&buffer[..got]),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
     }

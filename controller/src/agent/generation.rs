@@ -144,7 +144,7 @@ impl Generation {
                 }
             }
             Phase::Stopping(kill_at) => {
-                // No short cut: each rank's group is looked at.
+                // Each rank is looked at: that also marks the groups that are gone.
                 let over = self
                     .ranks
                     .iter_mut()

@@ -168,14 +168,17 @@ impl Connector {
                         self.back_off.reset();
                     }
                     silent_until = Instant::now() + patience;
-                    let is_refusal = matches!(message, ToAgent::Refused { .. });
+                    let refusal = match &message {
+                        ToAgent::Refused { reason } => Some(reason.clone()),
+                        _ => None,
+                    };
                     if message != ToAgent::Heartbeat
                         && self.events.send(Event::Message(message)).await.is_err()
                     {
                         return Ok(String::new());
                     }
-                    if is_refusal {
-                        return Ok("the controller refused this agent".to_owned());
+                    if let Some(reason) = refusal {
+                        return Ok(format!("it refused this agent: {reason}"));
                     }
                 }
                 order = self.orders.recv() => match order {

@@ -68,6 +68,13 @@ pub fn run(args: Args) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
+    // srun sets it; in the batch step it is 0.
+    if std::env::var("SLURM_LOCALID").is_ok_and(|local| local != "0") {
+        say!(
+            "srun started more than one agent on this node, this one ends: use srun -n1, and --ranks-per-node for the ranks"
+        );
+        return ExitCode::SUCCESS;
+    }
     let folder = progress::make_folder(identity.job_id)
         .map_err(|error| say!("no folder for progress reports, they are off: {error}"))
         .ok();

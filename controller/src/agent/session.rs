@@ -4,13 +4,12 @@
 //! munge, slurmctld) runs beside it, so that a signal is always heard at once.
 
 use std::ffi::OsString;
-use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bftrainer::wire::{FromAgent, Join, Outcome, Start, ToAgent};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use bftrainer::wire::{FromAgent, Outcome, Start};
+use tokio::signal::unix::SignalKind;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
@@ -19,12 +18,13 @@ use super::departure::{self, Cause, Departure};
 use super::generation::Generation;
 use super::identity::Identity;
 use super::keeper::Kept;
-use super::link::{Event, Link};
+use super::link::Link;
 use super::log::say;
 use super::ports::free_port;
 use super::processes::{self, Reaped};
 use super::progress::{Inbox, Relay};
 use super::settings::Settings;
+use super::signals::Signals;
 use super::starting::Preparing;
 use super::tee::Tee;
 use super::times;
@@ -76,20 +76,21 @@ pub struct Session {
     /// The highest generation that was started or prepared here.
     pub(super) newest_seen: u64,
     /// To be started when the present one has ended.
-    pending: Option<Start>,
-    relay: Relay,
-    orphan_wait: Duration,
-    joined: bool,
-    down_reason: String,
+    pub(super) pending: Option<Start>,
+    pub(super) relay: Relay,
+    pub(super) orphan_wait: Duration,
+    pub(super) joined: bool,
+    /// Why there was no controller, as told since the last time there was one.
+    pub(super) down_reasons: Vec<String>,
     /// Since when it has been idle or without a controller, whichever is later.
-    alone_since: Instant,
-    began_s: f64,
-    end_time_s: Option<i64>,
+    pub(super) alone_since: Instant,
+    pub(super) began_s: f64,
+    pub(super) end_time_s: Option<i64>,
     /// How the last generation ended, told again after each Join.
-    last_stopped: Option<(u64, Outcome)>,
-    verdict: Option<Verdict>,
-    fence_at: Instant,
-    fence_read: Option<JoinHandle<u64>>,
+    pub(super) last_stopped: Option<(u64, Outcome)>,
+    pub(super) verdict: Option<Verdict>,
+    pub(super) fence_at: Instant,
+    pub(super) fence_read: Option<JoinHandle<u64>>,
     pub(super) departure: Option<Departure>,
 }
 
@@ -117,7 +118,7 @@ impl Session {
             pending: None,
             relay: Relay::default(),
             joined: false,
-            down_reason: String::new(),
+            down_reasons: Vec::new(),
             alone_since: now,
             began_s: times::now_s(),
             end_time_s: None,
@@ -241,8 +242,17 @@ impl Session {
         if let Some(tee) = self.tee.take() {
             tee.drained(DRAIN_WITHIN).await;
         }
+        let mut outcome = outcome;
         if outcome == Outcome::Exited && start.node_rank == 0 {
-            self.record_verdict(0).await;
+            // A node that was cut off does not end its successors' trainer.
+            let folder = self.folder.clone();
+            let read = tokio::task::spawn_blocking(move || folder.generation()).await;
+            match read {
+                Ok(newest_generation) if newest_generation > start.generation => {
+                    outcome = Outcome::Fenced { newest_generation };
+                }
+                _ => self.record_verdict(0).await,
+            }
         }
         say!("generation {}: {}", start.generation, in_words(&outcome));
         self.alone_since = Instant::now();
@@ -261,7 +271,7 @@ impl Session {
     }
 
     /// Writes `finished`, so that the array's other tasks end without training.
-    async fn record_verdict(&mut self, exit_code: i32) {
+    pub(super) async fn record_verdict(&mut self, exit_code: i32) {
         let Some(trainer) = self.trainer else {
             return;
         };
@@ -282,179 +292,6 @@ impl Session {
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }
-    }
-
-    async fn on_event(&mut self, event: Event) -> Option<u8> {
-        match event {
-            Event::Connected => {
-                let join = self.describe().await;
-                self.link.join(join);
-            }
-            Event::Down(reason) => {
-                if self.joined {
-                    self.joined = false;
-                    self.alone_since = Instant::now();
-                }
-                if reason != self.down_reason {
-                    say!("no controller: {reason}");
-                    self.down_reason = reason;
-                }
-            }
-            Event::Message(message) => return self.on_message(message).await,
-        }
-        None
-    }
-
-    /// The state, for a Join.
-    async fn describe(&self) -> Join {
-        let folder = self.folder.clone();
-        let contents = tokio::task::spawn_blocking(move || folder.read())
-            .await
-            .unwrap_or_default();
-        let recorded = contents
-            .verdict
-            .filter(|verdict| Some(verdict.submit_time_s) == contents.submit_time_s);
-        let start = self.generation.as_ref().map(|generation| &generation.start);
-        let members = start
-            .map(|start| start.members.as_slice())
-            .unwrap_or_default();
-        Join {
-            array_job_id: self.identity.array_job_id,
-            array_task_id: self.identity.array_task_id,
-            job_id: self.identity.job_id,
-            restart_count: self.identity.restart_count,
-            node: self.identity.node.clone(),
-            free_port: free_port(),
-            generation: start.map(|start| start.generation),
-            members: members.iter().map(|member| member.node.clone()).collect(),
-            folder_submit_time_s: contents.submit_time_s,
-            newest_generation: contents.generation.max(self.newest_seen),
-            verdict: self.verdict.or(recorded).map(|verdict| verdict.exit_code),
-        }
-    }
-
-    async fn on_message(&mut self, message: ToAgent) -> Option<u8> {
-        match message {
-            ToAgent::Heartbeat => {}
-            ToAgent::Joined {
-                min_nodes,
-                max_nodes,
-                submit_time_s,
-                heartbeat_s,
-                grace_s,
-                end_time_s,
-            } => {
-                self.trainer = Some(Trainer {
-                    min_nodes,
-                    max_nodes,
-                    submit_time_s,
-                    grace_s,
-                    heartbeat: times::seconds(heartbeat_s).max(Duration::from_millis(20)),
-                });
-                self.end_time_s = end_time_s;
-                self.on_joined();
-            }
-            ToAgent::Start(start) => self.on_start(start),
-            ToAgent::Stop {
-                generation,
-                grace_s,
-            } => self.on_stop(generation, times::seconds(grace_s)),
-            ToAgent::Until { end_time_s, .. } => self.end_time_s = end_time_s,
-            ToAgent::Close { exit_code } => {
-                say!("the trainer has ended with {exit_code}");
-                if let Some(generation) = &mut self.generation {
-                    generation.kill(Outcome::Stopped);
-                }
-                let known = self.verdict.map(|verdict| verdict.exit_code);
-                if known != Some(exit_code) {
-                    self.record_verdict(exit_code).await;
-                }
-                return Some(u8::try_from(exit_code).unwrap_or(1));
-            }
-            ToAgent::Refused { reason } => {
-                say!("the controller refused this agent: {reason}");
-                if self.joined {
-                    self.joined = false;
-                    self.alone_since = Instant::now();
-                }
-                self.pending = None;
-                let grace = self.grace();
-                if let Some(generation) = &mut self.generation {
-                    generation.stop(grace, Instant::now());
-                }
-            }
-        }
-        None
-    }
-
-    fn on_joined(&mut self) {
-        say!(
-            "joined trainer {} on {}",
-            self.identity.array_job_id,
-            self.identity.node
-        );
-        self.joined = true;
-        self.down_reason.clear();
-        Departure::cancel(&mut self.departure, Cause::Alone);
-        if self.generation.is_none()
-            && let Some((generation, outcome)) = self.last_stopped.clone()
-        {
-            self.report_stopped(generation, outcome);
-        }
-    }
-
-    fn on_start(&mut self, start: Start) {
-        let number = start.generation;
-        let here = start.members.get(start.node_rank as usize);
-        if here.is_none_or(|member| member.node != self.identity.node) {
-            let reason = format!(
-                "node rank {} is not {}",
-                start.node_rank, self.identity.node
-            );
-            let exit_code = i32::from(super::run::USAGE);
-            return self.report_stopped(number, Outcome::Failed { exit_code, reason });
-        }
-        if self.departure.is_some() {
-            return self.report_stopped(number, Outcome::Stopped);
-        }
-        if self.current().contains(&Some(number)) {
-            if self.generation.as_ref().is_some_and(Generation::is_running) {
-                self.link.send(FromAgent::Started { generation: number });
-            }
-            return;
-        }
-        if number <= self.newest_seen {
-            let newest_generation = self.newest_seen;
-            return self.report_stopped(number, Outcome::Fenced { newest_generation });
-        }
-        if let Some(generation) = &mut self.generation {
-            generation.kill(Outcome::Stopped);
-        }
-        Preparing::cancel(&mut self.preparing);
-        self.pending = Some(start);
-    }
-
-    fn on_stop(&mut self, number: u64, grace: Duration) {
-        if let Some(generation) = &mut self.generation
-            && generation.start.generation == number
-        {
-            return generation.stop(grace, Instant::now());
-        }
-        if Preparing::number(&self.preparing) == Some(number) {
-            return Preparing::cancel(&mut self.preparing);
-        }
-        if self
-            .pending
-            .as_ref()
-            .is_some_and(|start| start.generation == number)
-        {
-            self.pending = None;
-        }
-        let outcome = match &self.last_stopped {
-            Some((last, outcome)) if *last == number => outcome.clone(),
-            _ => Outcome::Stopped,
-        };
-        self.report_stopped(number, outcome);
     }
 
     fn on_signal(&self, signal: SignalKind) {
@@ -550,7 +387,7 @@ impl Session {
     }
 
     /// The generations that run, are prepared or wait.
-    fn current(&self) -> [Option<u64>; 3] {
+    pub(super) fn current(&self) -> [Option<u64>; 3] {
         [
             self.generation
                 .as_ref()
@@ -606,45 +443,4 @@ pub(super) async fn finished<T>(thread: &mut Option<JoinHandle<T>>) -> T {
         }
     }
     std::future::pending().await
-}
-
-/// Several signals as one stream.
-struct Signals(Vec<(SignalKind, Signal)>);
-
-impl Signals {
-    /// Those that end the agent.
-    fn ending() -> io::Result<Self> {
-        Self::of([
-            SignalKind::terminate(),
-            SignalKind::interrupt(),
-            SignalKind::hangup(),
-            SignalKind::quit(),
-        ])
-    }
-
-    /// A child's end, and what is passed on to the ranks.
-    fn others() -> io::Result<Self> {
-        Self::of([
-            SignalKind::child(),
-            SignalKind::user_defined1(),
-            SignalKind::user_defined2(),
-        ])
-    }
-
-    fn of(kinds: impl IntoIterator<Item = SignalKind>) -> io::Result<Self> {
-        let streams = kinds.into_iter().map(|kind| Ok((kind, signal(kind)?)));
-        Ok(Signals(streams.collect::<io::Result<_>>()?))
-    }
-
-    /// The next of them. Cancel safe.
-    fn next(&mut self) -> impl Future<Output = SignalKind> {
-        std::future::poll_fn(|context| {
-            for (kind, stream) in &mut self.0 {
-                if stream.poll_recv(context).is_ready() {
-                    return std::task::Poll::Ready(*kind);
-                }
-            }
-            std::task::Poll::Pending
-        })
-    }
 }

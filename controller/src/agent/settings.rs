@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::times;
 use crate::net;
 use crate::slurm_conf::{self, SlurmConf};
 
@@ -35,8 +36,7 @@ impl Settings {
             net: net::Settings::new(slurm_conf::munge_socket()),
             orphan_wait: variable("BFT_ORPHAN_WAIT_S")
                 .and_then(|text| text.parse().ok())
-                .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-                .unwrap_or(ORPHAN_WAIT),
+                .map_or(ORPHAN_WAIT, times::seconds),
         }
     }
 }

@@ -9,9 +9,12 @@ pub fn now_s() -> f64 {
         .map_or(0.0, |since| since.as_secs_f64())
 }
 
-/// `seconds` as a duration, 0 for what can't be one.
+/// Longer waits than a year are waits of a year: no sum with a clock overflows.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// `seconds` as a duration of at most a year; 0 for what is negative or no number.
 pub fn seconds(seconds: f64) -> Duration {
-    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO)
+    Duration::from_secs_f64(seconds.clamp(0.0, LONGEST.as_secs_f64()).max(0.0))
 }
 
 /// Random bits, from the system; only spread depends on them.
@@ -57,6 +60,19 @@ impl BackOff {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_number_of_seconds_is_too_odd() {
+        for (odd, duration) in [
+            (f64::NAN, Duration::ZERO),
+            (-5.0, Duration::ZERO),
+            (f64::INFINITY, LONGEST),
+            (1e300, LONGEST),
+            (1.5, Duration::from_millis(1500)),
+        ] {
+            assert_eq!(seconds(odd), duration, "{odd}");
+        }
+    }
 
     #[test]
     fn waits_double_up_to_the_most_and_are_spread() {

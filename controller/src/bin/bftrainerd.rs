@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bftrainer_controller::config::Config;
-use bftrainer_controller::daemon;
+use bftrainer_controller::{daemon, solver};
 use clap::Parser;
 
 /// Exit code for a configuration that must be mended before another start
@@ -21,6 +21,9 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = solver::child::run_if_asked() {
+        return code;
+    }
     let arguments = Arguments::parse();
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info"))
         .format_timestamp_millis()

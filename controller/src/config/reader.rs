@@ -11,14 +11,15 @@ pub struct Reader<'t> {
     text: &'t str,
     path: &'t Path,
     table: DeTable<'t>,
+    syntax_errors: Vec<(usize, String)>,
     problems: Vec<(usize, String)>,
 }
 
 impl<'t> Reader<'t> {
-    /// Parses `text`; syntax errors become problems.
+    /// Parses `text`; when that fails, the syntax errors are all the problems.
     pub fn new(text: &'t str, path: &'t Path) -> Self {
         let (table, errors) = DeTable::parse_recoverable(text);
-        let problems = errors
+        let syntax_errors = errors
             .iter()
             .map(|error| {
                 let at = error.span().map_or(0, |span| span.start);
@@ -29,7 +30,8 @@ impl<'t> Reader<'t> {
             text,
             path,
             table: table.into_inner(),
-            problems,
+            syntax_errors,
+            problems: Vec::new(),
         }
     }
 
@@ -131,6 +133,10 @@ impl<'t> Reader<'t> {
                 key.get_ref()
             );
             self.problems.push((key.span().start, sentence));
+        }
+        if !self.syntax_errors.is_empty() {
+            // What could not be parsed has no values to speak of.
+            self.problems = self.syntax_errors;
         }
         self.problems.sort();
         let line_of = |at: usize| 1 + self.text[..at.min(self.text.len())].matches('\n').count();

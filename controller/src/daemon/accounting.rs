@@ -6,6 +6,7 @@ use bftrainer_core::pool::Phase;
 use bftrainer_core::trainer::{RunState, Trainer};
 
 use super::brain::Brain;
+use crate::store::Record;
 
 /// Latencies that are kept for the quantiles.
 const KEPT_LATENCIES: usize = 4096;
@@ -14,6 +15,9 @@ const KEPT_LATENCIES: usize = 4096;
 /// daemon was stopped or the clock was set.
 const LONGEST_GAP_S: f64 = 60.0;
 
+/// Node-seconds are handed to the store this often, seconds.
+const KEEP_S: f64 = 60.0;
+
 /// Totals since the daemon's start.
 #[derive(Debug, Default)]
 pub struct Accounting {
@@ -21,12 +25,16 @@ pub struct Accounting {
     summed_until_s: f64,
     /// Node-seconds of the pool: idle, or held by our tasks.
     pub pool_node_s: f64,
-    /// Of these, on nodes without a planned end or one far enough away.
+    /// Of these, on nodes that could be given to a trainer, as their planned end is
+    /// unknown or far enough away, or on which ranks run that came when it was.
     pub usable_node_s: f64,
     /// Node-seconds in which ranks ran.
     pub harvested_node_s: f64,
     /// Workers lost to Slurm: epoch seconds and node.
     pub preemptions: VecDeque<(f64, String)>,
+    /// Node-seconds by user and account that the store has not got yet.
+    unkept: BTreeMap<(String, String), f64>,
+    kept_at_s: f64,
     placed_s: BTreeMap<String, f64>,
     leave_ordered_s: BTreeMap<String, f64>,
     /// From the decision to ranks running, seconds.
@@ -114,7 +122,11 @@ impl Brain {
             }
             pool += 1;
             let left_s = node.hole_end_s.map_or(f64::INFINITY, |end_s| end_s - now_s);
-            usable += usize::from(left_s >= self.config.engine.min_hole_s);
+            let trains = node
+                .worker
+                .as_ref()
+                .is_some_and(|worker| worker.phase == Phase::Member);
+            usable += usize::from(trains || left_s >= self.config.engine.min_hole_s);
         }
         self.accounting.pool_node_s += pool as f64 * gap_s;
         self.accounting.usable_node_s += usable as f64 * gap_s;
@@ -123,6 +135,22 @@ impl Brain {
             self.accounting.harvested_node_s += node_s;
             if let Some(array) = self.arrays.get_mut(&id.0) {
                 array.harvested_node_s += node_s;
+                if node_s > 0.0 {
+                    let key = (array.owner_name.clone(), array.account.clone());
+                    *self.accounting.unkept.entry(key).or_default() += node_s;
+                }
+            }
+        }
+        if now_s - self.accounting.kept_at_s >= KEEP_S {
+            self.accounting.kept_at_s = now_s;
+            for ((user, account), node_s) in std::mem::take(&mut self.accounting.unkept) {
+                let day = (now_s / 86_400.0) as i64;
+                self.store.keep(Record::Harvest {
+                    day,
+                    user,
+                    account,
+                    node_s,
+                });
             }
         }
     }

@@ -15,19 +15,10 @@ use crate::slurm::TaskUpdate;
 impl Brain {
     pub(super) fn act(&mut self, now_s: f64, action: Action) {
         match action {
-            Action::Place {
-                trainer,
-                node,
-                limit_s,
-            } => {
+            Action::Place { trainer, node, .. } => {
                 let node = self.engine.names.name(node).to_owned();
                 self.accounting.placed(&node, now_s);
-                self.wanted.push_back(WantedPlacement {
-                    trainer,
-                    node,
-                    limit_s,
-                    since_s: now_s,
-                });
+                self.wanted.push_back(WantedPlacement { trainer, node });
             }
             Action::Leave {
                 trainer,
@@ -94,6 +85,8 @@ impl Brain {
             return;
         };
         log::debug!("T{id}_{task_id} leaves {name}: {reason}");
+        // An agent may say hello before a look shows its task running.
+        let has_agent = self.agents.get((id, task_id)).is_some();
         let Some(task) = self
             .arrays
             .get_mut(&id)
@@ -101,7 +94,9 @@ impl Brain {
         else {
             return;
         };
-        let waits = matches!(task.plan, Plan::Placing { .. } | Plan::Placed { .. }) && !task.runs();
+        let waits = matches!(task.plan, Plan::Placing { .. } | Plan::Placed { .. })
+            && !task.runs()
+            && !has_agent;
         task.plan = Plan::Leaving { node: name.clone() };
         self.accounting.leave_ordered(&name, now_s);
         let kind = if waits {

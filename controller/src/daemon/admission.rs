@@ -15,8 +15,8 @@ use crate::slurm::{BaseState, JobRecord, TaskName, TaskUpdate};
 const REFUSED_PREFIX: &str = "bftrainer refused: ";
 
 impl Brain {
-    /// Admits a new array, or looks again at one that was refused.
-    pub(super) fn observe_array(&mut self, job: &JobRecord, events: &mut Vec<Event>) {
+    /// Admits a new array of so many `tasks`, or looks again at one that was refused.
+    pub(super) fn observe_array(&mut self, job: &JobRecord, tasks: u32, events: &mut Vec<Event>) {
         let id = job.array_job_id;
         if let Some(array) = self.arrays.get(&id)
             && !matches!(array.admission, Admission::Refused(_))
@@ -39,7 +39,7 @@ impl Brain {
             return;
         }
         let key = if id == 0 { job.job_id } else { id };
-        match self.validate(job) {
+        match self.validate(job, tasks) {
             Ok(spec) => {
                 let array = Array::new(job, Admission::Asked(spec.clone()), None);
                 let comment = AdminComment {
@@ -86,7 +86,7 @@ impl Brain {
         }
     }
 
-    fn validate(&self, job: &JobRecord) -> Result<Spec, String> {
+    fn validate(&self, job: &JobRecord, tasks: u32) -> Result<Spec, String> {
         let spec = match Spec::from_comment(&job.comment) {
             Some(Ok(spec)) => spec,
             Some(Err(error)) => return Err(error.to_string()),
@@ -107,12 +107,6 @@ impl Brain {
         if !job.requeue {
             return Err("its tasks can't be requeued; submit it with --requeue".to_owned());
         }
-        // Split tasks have records of their own; the array is whole at its first sight.
-        let tasks = self
-            .arrays
-            .get(&job.array_job_id)
-            .map_or(0, |array| array.tasks.len())
-            .max(job.array_tasks.len()) as u32;
         if spec.max_nodes > tasks {
             return Err(format!(
                 "it asks for up to {} nodes but has {tasks} tasks; submit it with --array=0-{}",

@@ -231,6 +231,7 @@ impl Brain {
         task.left = Some((name.clone(), now_s));
         let reason = if preempted {
             self.accounting.preempted(&name, now_s);
+            self.taken.insert(name, now_s);
             self.doubt_pool(now_s, events);
             LossReason::Preempted
         } else {

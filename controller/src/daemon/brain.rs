@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::mpsc::Sender;
 
-use bftrainer_core::engine::{Decision, Engine, Event};
+use bftrainer_core::engine::{Decision, Engine, EngineConfig, Event};
 use bftrainer_core::trainer::TrainerId;
 
 use super::Input;
@@ -14,12 +14,17 @@ use super::slurm_thread::{Change, ChangeKind, Order, Purpose, Report};
 use super::tasks::Array;
 use crate::config::Config;
 use crate::slurm::{NodeRecord, ReservationRecord, SlurmSettings, TaskName};
+use crate::store::{Memory, Record, Store};
 
 /// Decisions that are kept to be shown.
-const KEPT_DECISIONS: usize = 1000;
+pub(super) const KEPT_DECISIONS: usize = 1000;
 
 /// Shortest time between two looks, whatever hints say, seconds.
 const SHORTEST_LOOK_S: f64 = 1.0;
+
+/// The change that a hint is about is over after this time: an epilog's hint
+/// comes before its node is idle. Only a look that begins later has seen it, seconds.
+const SETTLED_AFTER_S: f64 = 0.5;
 
 /// Reservations and the partition are looked at this often, seconds.
 const EVERYTHING_S: f64 = 10.0;
@@ -32,8 +37,6 @@ const QUERY_SHARE: f64 = 0.05;
 pub(super) struct WantedPlacement {
     pub trainer: TrainerId,
     pub node: String,
-    pub limit_s: f64,
-    pub since_s: f64,
 }
 
 /// What the daemon knows.
@@ -55,6 +58,8 @@ pub(super) struct Brain {
     pub planned: BTreeMap<String, i64>,
     /// When a worker of ours left a node on our order, epoch seconds.
     pub departures: BTreeMap<String, f64>,
+    /// When Slurm took a node from a worker of ours, epoch seconds.
+    pub taken: BTreeMap<String, f64>,
     pub wanted: VecDeque<WantedPlacement>,
     /// Jobs with our comment in other partitions, mentioned once.
     pub mentioned: BTreeSet<u32>,
@@ -73,36 +78,49 @@ pub(super) struct Brain {
     pub tokens_at_s: f64,
     pub looks_failed: u32,
     pub looks: u64,
+    pub store: Store,
     orders: Sender<Order>,
     look_under_way: bool,
     last_look_s: f64,
     last_everything_s: f64,
     last_query_s: f64,
-    hinted: bool,
+    hinted_at_s: f64,
     engine_wakes_at_s: Option<f64>,
 }
 
 impl Brain {
-    /// A brain that has seen nothing.
-    pub fn new(config: Config, settings: SlurmSettings, orders: Sender<Order>) -> Self {
-        let engine = Engine::new(config.engine.clone());
+    /// A brain that has seen nothing of Slurm yet.
+    pub fn new(
+        config: Config,
+        settings: SlurmSettings,
+        orders: Sender<Order>,
+        store: Store,
+        memory: Memory,
+    ) -> Self {
+        let engine = EngineConfig {
+            plan_grid_s: f64::from(settings.backfill_resolution_s),
+            plan_wait_s: f64::from(settings.backfill_interval_s),
+            ..config.engine.clone()
+        };
         Brain {
-            engine,
+            engine: Engine::new(engine),
             settings,
             arrays: BTreeMap::new(),
             agents: Agents::new(config.heartbeat_s),
             accounting: Accounting::default(),
-            decisions: VecDeque::new(),
+            decisions: memory.decisions.into(),
             nodes: BTreeMap::new(),
             partition_nodes: BTreeSet::new(),
             reservations: Vec::new(),
             planned_by_jobs: BTreeMap::new(),
             planned: BTreeMap::new(),
             departures: BTreeMap::new(),
+            taken: BTreeMap::new(),
             wanted: VecDeque::new(),
             mentioned: BTreeSet::new(),
             doubted_at_s: 0.0,
-            history: BTreeMap::new(),
+            history: memory.ended.into_iter().collect(),
+            store,
             immediate_events: Vec::new(),
             plain_jobs: 0,
             has_seen: false,
@@ -115,7 +133,7 @@ impl Brain {
             last_look_s: 0.0,
             last_everything_s: 0.0,
             last_query_s: 0.0,
-            hinted: false,
+            hinted_at_s: 0.0,
             engine_wakes_at_s: None,
             config,
         }
@@ -145,7 +163,7 @@ impl Brain {
                 }
                 Input::Disconnected { connection } => self.agents.disconnected(connection, now_s),
                 Input::Query { uid, query, answer } => questions.push((uid, query, answer)),
-                Input::Hint => self.hinted = true,
+                Input::Hint => self.hinted_at_s = now_s,
             }
         }
         self.lose_silent_agents(now_s, &mut events);
@@ -180,6 +198,7 @@ impl Brain {
             if self.decisions.len() == KEPT_DECISIONS {
                 self.decisions.pop_front();
             }
+            self.store.keep(Record::Decision(decision.clone()));
             self.decisions.push_back(decision);
         }
         for action in actions {
@@ -237,13 +256,13 @@ impl Brain {
     /// Slurm has just given out nodes: what looked idle may no longer be.
     pub(super) fn doubt_pool(&mut self, now_s: f64, events: &mut Vec<Event>) {
         self.doubted_at_s = now_s;
-        self.hinted = true;
+        self.hinted_at_s = now_s;
         events.push(Event::PoolDoubted);
     }
 
-    /// Whether the look that is being reported was begun after the last doubt.
-    pub(super) fn look_began_after_doubt(&self) -> bool {
-        self.last_look_s > self.doubted_at_s
+    /// Whether the look that is being reported was begun after `time_s`.
+    pub(super) fn look_began_after(&self, time_s: f64) -> bool {
+        self.last_look_s > time_s
     }
 
     /// When the next look may be, epoch seconds: each `poll_interval_s`, at once
@@ -253,7 +272,8 @@ impl Brain {
         let shortest_s = SHORTEST_LOOK_S
             .max(self.last_query_s / QUERY_SHARE)
             .max(patience_s);
-        let interval_s = if self.hinted || self.agents.has_parked() {
+        let hinted = self.last_look_s < self.hinted_at_s + SETTLED_AFTER_S;
+        let interval_s = if hinted || self.agents.has_parked() {
             shortest_s
         } else {
             shortest_s.max(self.config.poll_interval_s)
@@ -270,7 +290,6 @@ impl Brain {
         if everything {
             self.last_everything_s = now_s;
         }
-        self.hinted = false;
         self.look_under_way = true;
         self.last_look_s = now_s;
         self.order(Order::Look { everything });

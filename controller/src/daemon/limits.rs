@@ -1,9 +1,11 @@
 //! Time limits of running workers: raised in time, and told to their agents.
 
+use std::collections::BTreeMap;
+
 use bftrainer::wire::ToAgent;
 
 use super::brain::Brain;
-use super::observe::tasks;
+use super::observe::{add_reservations, tasks};
 use super::slurm_thread::{ChangeKind, Purpose};
 use super::tasks::Plan;
 use crate::slurm::TaskUpdate;
@@ -12,7 +14,9 @@ impl Brain {
     /// Raises the limits of workers in time, so that none ends in TIMEOUT.
     pub(super) fn renew_limits(&mut self, now_s: f64) {
         let lease_s = self.config.engine.lease_s;
-        let mut renewals = Vec::new();
+        let mut reserved: BTreeMap<String, i64> = BTreeMap::new();
+        add_reservations(&mut reserved, &self.reservations);
+        let mut renewals: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
         for (id, array) in &self.arrays {
             if array.verdict.is_some() {
                 continue;
@@ -28,27 +32,36 @@ impl Brain {
                 if left_s > lease_s / 2.0 {
                     continue;
                 }
-                let lease_end_s = now_s + lease_s;
-                let until_s = self
-                    .planned
-                    .get(node)
-                    .map_or(lease_end_s, |end_s| lease_end_s.min(*end_s as f64));
-                let fits_min = ((until_s - task.start_time_s as f64) / 60.0).floor() as u32;
-                let wanted_min = array
-                    .stay_min
-                    .map_or(fits_min, |stay_min| fits_min.min(stay_min));
+                let minutes_to = |time_s: f64| (time_s - task.start_time_s as f64) / 60.0;
+                // A planned job takes its node from a running worker whatever the
+                // worker's limit is; a reservation does not.
+                let ends_min = [
+                    Some(minutes_to(now_s + lease_s).floor()),
+                    self.planned_by_jobs
+                        .get(node)
+                        .map(|end_s| minutes_to(*end_s as f64).ceil()),
+                    reserved
+                        .get(node)
+                        .map(|end_s| minutes_to(*end_s as f64).floor()),
+                    array.stay_min.map(f64::from),
+                ];
+                let wanted_min =
+                    ends_min.into_iter().flatten().fold(f64::INFINITY, f64::min) as u32;
                 if wanted_min > limit_min {
-                    renewals.push((*id, *task_id, wanted_min));
+                    renewals
+                        .entry((*id, wanted_min))
+                        .or_default()
+                        .push(*task_id);
                 }
             }
         }
-        for (id, task_id, limit_min) in renewals {
+        for ((id, limit_min), task_ids) in renewals {
             let update = TaskUpdate {
                 limit_min: Some(limit_min),
                 ..TaskUpdate::default()
             };
             self.change(
-                tasks(id, vec![task_id]),
+                tasks(id, task_ids),
                 ChangeKind::Update(update),
                 Purpose::Extend,
             );

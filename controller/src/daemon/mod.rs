@@ -33,6 +33,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::config::Config;
 use crate::slurm::{Slurm, SlurmError};
+use crate::store::{Store, StoreError};
 use brain::Brain;
 
 /// Something that happened outside the brain.
@@ -93,6 +94,9 @@ pub enum DaemonError {
         /// SlurmUser's uid.
         slurm_user: u32,
     },
+    /// The state file can't be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// The port can't be used.
     #[error("{address}: {error}; correct `controller` in the configuration or free the port")]
     Port {
@@ -123,7 +127,7 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
     runtime.block_on(serve(config))
 }
 
-async fn serve(config: Config) -> Result<(), DaemonError> {
+async fn serve(mut config: Config) -> Result<(), DaemonError> {
     let settings = Slurm::new().settings()?;
     let own = nix::unistd::Uid::effective().as_raw();
     if own != settings.slurm_user_uid {
@@ -132,6 +136,7 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
             slurm_user: settings.slurm_user_uid,
         });
     }
+    let (store, memory) = Store::open(&config.state_dir, brain::KEPT_DECISIONS as u32)?;
     let (listener, hints) = bind(&config.controller).await?;
     let (inputs, mut received) = mpsc::unbounded_channel();
     let orders = slurm_thread::start(Slurm::new, config.partition.clone(), inputs.clone())
@@ -163,7 +168,10 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
         config.partition,
         config.controller
     );
-    let mut brain = Brain::new(config, settings, orders);
+    // A shorter hole does not hold the shortest task that backfill starts in it.
+    let backfill_s = settings.backfill_resolution_s + settings.backfill_interval_s;
+    config.engine.min_hole_s = config.engine.min_hole_s.max(60.0 + f64::from(backfill_s));
+    let mut brain = Brain::new(config, settings, orders, store, memory);
     loop {
         let wake_at = Instant::now() + Duration::from_secs_f64(brain.seconds_to_wake(now_s()));
         tokio::select! {

@@ -4,13 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bftrainer::spec::COMMENT_PREFIX;
+use bftrainer::wire::ToAgent;
 use bftrainer_core::engine::Event;
 use bftrainer_core::trainer::{TrainerId, TrainerState};
 
 use super::agents::Agents;
 use super::brain::Brain;
 use super::slurm_thread::Sight;
-use super::tasks::Task;
+use super::tasks::{Plan, Task};
 use crate::slurm::{BaseState, JobRecord, ReservationRecord, TaskName};
 
 impl Brain {
@@ -40,6 +41,8 @@ impl Brain {
         if let Some(jobs) = sight.jobs {
             self.planned_by_jobs = planned_uses(&jobs, &self.config.partition);
             self.observe_jobs(now_s, &jobs, events, &mut found);
+        } else {
+            self.observe_time(now_s, events, &mut found);
         }
         self.planned = self.planned_by_jobs.clone();
         add_reservations(&mut self.planned, &self.reservations);
@@ -47,7 +50,7 @@ impl Brain {
         self.observe_pool(now_s, events);
         events.extend(found);
         self.has_seen = true;
-        if self.look_began_after_doubt() {
+        if self.look_began_after(self.doubted_at_s) {
             events.push(Event::PoolSeen);
         }
         self.unpark(now_s, events);
@@ -62,6 +65,11 @@ impl Brain {
         found: &mut Vec<Event>,
     ) {
         let mut seen: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+        // Tasks that were touched have records of their own.
+        let mut sizes: BTreeMap<u32, u32> = BTreeMap::new();
+        for job in jobs {
+            *sizes.entry(job.array_job_id).or_default() += job.array_tasks.len() as u32;
+        }
         self.plain_jobs = 0;
         for job in jobs {
             let tagged = job.comment.starts_with(COMMENT_PREFIX)
@@ -80,16 +88,15 @@ impl Brain {
                 self.plain_jobs += 1;
                 continue;
             }
-            self.observe_array(job, events);
-            let key = if job.array_job_id == 0 {
-                job.job_id
-            } else {
-                job.array_job_id
+            self.observe_array(job, sizes[&job.array_job_id], events);
+            // A job that is no array is shown as one task, with why it is refused.
+            let (key, ids) = match job.array_job_id {
+                0 => (job.job_id, vec![0]),
+                array_job_id => (array_job_id, job.array_tasks.clone()),
             };
-            let tasks = seen.entry(key).or_default();
-            tasks.extend(&job.array_tasks);
-            if let Some(array) = self.arrays.get_mut(&job.array_job_id) {
-                for id in &job.array_tasks {
+            seen.entry(key).or_default().extend(&ids);
+            if let Some(array) = self.arrays.get_mut(&key) {
+                for id in &ids {
                     array
                         .tasks
                         .entry(*id)
@@ -105,14 +112,38 @@ impl Brain {
         }
     }
 
+    /// No job has changed, but time has passed.
+    fn observe_time(&mut self, now_s: f64, events: &mut Vec<Event>, found: &mut Vec<Event>) {
+        let known: Vec<(u32, BTreeSet<u32>)> = self
+            .arrays
+            .iter()
+            .map(|(id, array)| (*id, array.tasks.keys().copied().collect()))
+            .collect();
+        for (id, present) in known {
+            self.observe_tasks(now_s, id, &present, events, found);
+        }
+    }
+
     /// Lets joins in that waited for Slurm to show their tasks.
     fn unpark(&mut self, now_s: f64, events: &mut Vec<Event>) {
         for parked in self.agents.take_parked() {
+            let key = (parked.join.array_job_id, parked.join.array_task_id);
+            let task = self
+                .arrays
+                .get(&key.0)
+                .and_then(|array| array.tasks.get(&key.1));
+            let is_being_ended = task.is_some_and(|task| {
+                let placed = matches!(task.plan, Plan::Placing { .. } | Plan::Placed { .. });
+                !placed && !task.runs()
+            });
             if Agents::is_overdue(&parked, now_s) {
                 self.refuse_agent(
                     &parked,
                     "Slurm does not show this task running on this node",
                 );
+            } else if is_being_ended && self.look_began_after(parked.since_s) {
+                // The agent may have gone by itself.
+                let _ = parked.to_agent.send(ToAgent::Ended);
             } else {
                 self.consider_join(now_s, parked, events);
             }
@@ -158,7 +189,10 @@ fn planned_uses(jobs: &[JobRecord], our_partition: &str) -> BTreeMap<String, i64
 }
 
 /// A reservation never preempts: its start ends a hole.
-fn add_reservations(planned: &mut BTreeMap<String, i64>, reservations: &[ReservationRecord]) {
+pub(super) fn add_reservations(
+    planned: &mut BTreeMap<String, i64>,
+    reservations: &[ReservationRecord],
+) {
     for reservation in reservations {
         for node in &reservation.nodes {
             let start_s = planned.entry(node.clone()).or_insert(i64::MAX);

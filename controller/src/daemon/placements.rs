@@ -15,6 +15,9 @@ use crate::slurm::{SlurmError, TaskUpdate};
 /// Slurm revokes the credential of the new run with the old one's, seconds.
 const SAME_NODE_PAUSE_S: f64 = 3.5;
 
+/// Slurm counts limits in minutes.
+const SHORTEST_LIMIT_MIN: u32 = 1;
+
 impl Brain {
     /// Sends placements as fast as `max_starts_per_s` allows.
     pub(super) fn send_placements(&mut self, now_s: f64) {
@@ -49,7 +52,6 @@ impl Brain {
     /// there was one.
     fn place(&mut self, now_s: f64, wanted: &WantedPlacement) -> bool {
         let id = wanted.trainer.0;
-        let has_end = self.planned.contains_key(&wanted.node);
         let Some(array) = self.arrays.get_mut(&id) else {
             return true;
         };
@@ -74,16 +76,11 @@ impl Brain {
             node: wanted.node.clone(),
         };
         self.start_tokens -= 1.0;
-        // Slurm counts in whole minutes; a limit that fits must not be rounded up.
-        let waited_s = now_s - wanted.since_s;
-        let minutes = if has_end {
-            ((wanted.limit_s - waited_s) / 60.0).floor().max(1.0)
-        } else {
-            (wanted.limit_s / 60.0).ceil().max(1.0)
-        };
+        // The shortest limit still fits when a regular job is planned there, or its plan
+        // moves, before Slurm starts the task; it is raised as soon as the worker runs.
         let update = TaskUpdate {
             required_nodes: Some(wanted.node.clone()),
-            limit_min: Some(minutes as u32),
+            limit_min: Some(SHORTEST_LIMIT_MIN),
             begin_now: true,
             hold: Some(false),
             admin_comment: None,
@@ -106,9 +103,12 @@ impl Brain {
         result: Result<(), SlurmError>,
         events: &mut Vec<Event>,
     ) {
-        let planned = self.planned.contains_key(&node);
+        // While a regular job waits, Slurm's main scheduler starts nothing in a lower
+        // partition on the same nodes, planned or not: only backfill does.
         let backfill_s = f64::from(self.settings.backfill_interval_s);
-        let patience_s = self.config.place_timeout_s + if planned { backfill_s } else { 0.0 };
+        let waits_for_backfill = !self.planned.is_empty();
+        let patience_s =
+            self.config.place_timeout_s + if waits_for_backfill { backfill_s } else { 0.0 };
         let Some(task) = self
             .arrays
             .get_mut(&id)
@@ -129,11 +129,17 @@ impl Brain {
             }
             Err(error) => {
                 task.plan = Plan::Rest;
+                let mut fault = PlaceFault::Node;
+                if error.is_of_the_job() {
+                    // Its owner cancelled it, most likely: the next look shows it.
+                    fault = PlaceFault::Nobody;
+                    self.doubt_pool(now_s, events);
+                }
                 let node_id = self.engine.names.intern(&node);
                 events.push(Event::PlaceFailed {
                     trainer: TrainerId(id),
                     node: node_id,
-                    fault: PlaceFault::Node,
+                    fault,
                     reason: format!("T{id}: Slurm refused to place a task on {node}: {error}"),
                 });
             }

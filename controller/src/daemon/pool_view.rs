@@ -13,11 +13,18 @@ use crate::slurm::NodeBase;
 /// before it counts as gone, seconds.
 const DEPARTURE_S: f64 = 10.0;
 
+/// Over bf_interval, a node that Slurm took from us is left to it so long, seconds.
+const TAKEN_MARGIN_S: f64 = 2.0;
+
 impl Brain {
     /// The pool: plain idle nodes, and those that run a task of ours.
     pub(super) fn observe_pool(&mut self, now_s: f64, events: &mut Vec<Event>) {
         self.departures
             .retain(|_, time_s| now_s - *time_s < DEPARTURE_S);
+        // A job that backfill starts gets its node in the cycle after the preemption.
+        // Were it ours again by then, Slurm would have to preempt again.
+        let taken_for_s = f64::from(self.settings.backfill_interval_s) + TAKEN_MARGIN_S;
+        self.taken.retain(|_, time_s| now_s - *time_s < taken_for_s);
         let mut ours = BTreeSet::new();
         let mut closing = BTreeSet::new();
         for array in self.arrays.values() {
@@ -53,11 +60,15 @@ impl Brain {
             let id = self.engine.names.intern(name);
             let known = self.engine.pool().get(&id).filter(|_| !lost.contains(&id));
             let in_partition = self.partition_nodes.contains(name);
-            let idle = node.base == NodeBase::Idle && !node.flagged && !node.completing;
+            let idle = node.base == NodeBase::Idle
+                && !node.flagged
+                && !node.completing
+                && !self.taken.contains_key(name);
             let is_ours = ours.contains(name);
             let passing = known.is_some()
                 && !node.flagged
-                && (closing.contains(name) || self.departures.contains_key(name));
+                && (closing.contains(name)
+                    || node.completing && self.departures.contains_key(name));
             let belongs = in_partition && (idle || is_ours || passing);
             // A node that is being drained or reserved under our worker is expected back now.
             let hole_end_s = if is_ours && (node.flagged || !in_partition) {

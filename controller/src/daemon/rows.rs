@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::accounting::{quantile, running_nodes};
 use super::brain::Brain;
 use super::tasks::{Admission, Array};
+use crate::store::Record;
 
 /// Ended trainers that can still be shown.
 const KEPT_ENDED: usize = 1000;
@@ -56,6 +57,10 @@ impl Brain {
         if self.history.len() >= KEPT_ENDED {
             self.history.pop_first();
         }
+        self.store.keep(Record::Ended {
+            array_job_id: id,
+            row: row.clone(),
+        });
         self.history.insert(id, row);
     }
 
@@ -83,7 +88,7 @@ impl Brain {
             "rescales": trainer.map_or(0, Trainer::rescales),
             "preemptions": trainer.map_or(0, |trainer| trainer.preemptions),
             "harvested_node_s": array.harvested_node_s,
-            "reason": reason(array, trainer),
+            "reason": reason(array, trainer, self.engine.pool().len() as u32),
         })
     }
 
@@ -134,7 +139,7 @@ impl Brain {
                     .filter(|quarantine| now_s < quarantine.until_s);
                 let use_of_it = match (&node.worker, quarantine) {
                     (Some(worker), _) => match worker.phase {
-                        Phase::Placed => "starting",
+                        Phase::Placed | Phase::Found => "starting",
                         Phase::Ready => "ready",
                         Phase::Member => "training",
                         Phase::Stale => "stopping",
@@ -211,13 +216,16 @@ fn state(array: &Array, trainer: Option<&Trainer>) -> &'static str {
     }
 }
 
-fn reason(array: &Array, trainer: Option<&Trainer>) -> Option<String> {
+fn reason(array: &Array, trainer: Option<&Trainer>, pool_nodes: u32) -> Option<String> {
     match (&array.admission, trainer) {
         (Admission::Refused(reason), _) => Some(reason.clone()),
         (_, Some(trainer)) if trainer.run.is_none() => {
             match (&trainer.state, &trainer.blocked_reason) {
                 (_, Some(reason)) => Some(reason.clone()),
-                (TrainerState::Waiting, None) => Some("others come first".to_owned()),
+                (TrainerState::Waiting, None) if trainer.info.min_nodes <= pool_nodes => {
+                    Some("others come first".to_owned())
+                }
+                (TrainerState::Waiting, None) => Some("not enough idle nodes".to_owned()),
                 (TrainerState::Admitted, None) if trainer.assembling_since_s.is_none() => {
                     Some("not enough idle nodes".to_owned())
                 }

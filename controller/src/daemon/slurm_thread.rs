@@ -17,7 +17,8 @@ use crate::slurm::{
 pub enum Order {
     /// One node and one job query.
     Look {
-        /// Also the reservations and the partition's node list.
+        /// Also what bears no time of change: backfill's plans, the
+        /// reservations and the partition's node list.
         everything: bool,
     },
     /// A change of tasks.
@@ -135,6 +136,10 @@ pub fn start(
 
 fn look(slurm: &mut Slurm, partition: &str, everything: bool) -> Result<Sight, SlurmError> {
     let began = Instant::now();
+    if everything {
+        // Backfill's plans change no job: slurmctld would say that nothing has.
+        slurm.forget();
+    }
     // Nodes first: a task that starts in between is then seen running on a
     // node that still looks idle, and not the other way round.
     let nodes = slurm.load_nodes()?;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use bftrainer::wire::ToAgent;
 use bftrainer_core::engine::{Event, LossReason, PlaceFault};
 use bftrainer_core::trainer::TrainerId;
 
@@ -43,11 +44,20 @@ impl Brain {
         };
         let closing = array.verdict.is_some();
         let all_ended = array.tasks.values().all(Task::ended);
-        if array.tasks.is_empty() || all_ended && closing {
+        // Cancelled tasks may take a while to end, but they ask for nothing.
+        let is_cancelled = array
+            .tasks
+            .values()
+            .all(|task| task.base == BaseState::Cancelled);
+        let takes_part = array.spec().is_some();
+        if array.tasks.is_empty()
+            || !closing && is_cancelled
+            || all_ended && (closing || !takes_part)
+        {
             self.forget_array(id, events);
             return;
         }
-        if array.spec().is_none() {
+        if !takes_part {
             return;
         }
         self.take_turns(now_s, id, events);
@@ -129,9 +139,11 @@ impl Brain {
                     node: name,
                     requeued,
                 } => {
+                    self.agents.send((id, *task_id), ToAgent::Ended);
                     self.agents.remove((id, *task_id));
                     let node = self.engine.names.intern(&name);
                     let reason = if requeued {
+                        self.taken.insert(name, now_s);
                         LossReason::Preempted
                     } else {
                         LossReason::Ended
@@ -208,18 +220,18 @@ impl Brain {
 
     /// All tasks of an array have ended: what is known of it becomes history.
     fn forget_array(&mut self, id: u32, events: &mut Vec<Event>) {
-        self.remember_ended(id);
-        if let Some(array) = self.arrays.remove(&id)
-            && array.spec().is_some()
-        {
+        if self.arrays.get(&id).is_some_and(|it| it.spec().is_some()) {
+            self.remember_ended(id);
             events.push(Event::TrainerGone {
                 trainer: TrainerId(id),
             });
         }
+        self.arrays.remove(&id);
     }
 
     /// Placements that Slurm has not carried out in time are taken back.
     pub(super) fn observe_deadlines(&mut self, now_s: f64, events: &mut Vec<Event>) {
+        let grid_s = i64::from(self.settings.backfill_resolution_s).max(1);
         let mut late = Vec::new();
         for (id, array) in &mut self.arrays {
             for (task_id, task) in &mut array.tasks {
@@ -227,7 +239,16 @@ impl Brain {
                     continue;
                 };
                 let limited = is_limit_reason(task.wait_reason);
-                if task.waits() && (now_s > *deadline_s || limited) {
+                // A task that can't start is held at once: Slurm skips the rest of an
+                // array after one of its tasks was looked at in vain.
+                let is_taken = self.nodes.get(node).is_none_or(|node| {
+                    node.flagged || node.base != NodeBase::Idle && !node.completing
+                });
+                let fits = self.planned.get(node).is_none_or(|end_s| {
+                    let limit_s = f64::from(task.limit_min.unwrap_or(0)) * 60.0;
+                    now_s + limit_s < (end_s / grid_s * grid_s) as f64
+                });
+                if task.waits() && (now_s > *deadline_s || limited || is_taken || !fits) {
                     late.push((*id, *task_id, node.clone(), limited));
                     task.plan = Plan::Rest;
                 }
@@ -238,16 +259,19 @@ impl Brain {
                 .nodes
                 .get(&name)
                 .is_some_and(|node| node.base == NodeBase::Idle && !node.flagged);
-            let (fault, reason) = match (limited, is_idle) {
+            // On a node with a plan it may just not fit.
+            let is_free = is_idle && !self.planned.contains_key(&name);
+            let (fault, reason) = match (limited, is_free) {
                 (true, _) => {
                     let reason = "its tasks wait for a limit of its user, account or QOS (squeue)";
                     (PlaceFault::Trainer, reason.to_owned())
                 }
-                (false, true) => (
+                // Where a job is planned, waiting for backfill says nothing of the node.
+                (false, true) if self.planned.is_empty() => (
                     PlaceFault::Node,
                     format!("T{id}: no task started on {name} in time"),
                 ),
-                (false, false) => (PlaceFault::Nobody, String::new()),
+                (false, _) => (PlaceFault::Nobody, String::new()),
             };
             let (trainer, node) = (TrainerId(id), self.engine.names.intern(&name));
             events.push(Event::PlaceFailed {

@@ -36,6 +36,21 @@ pub enum SlurmError {
     NotFound(String),
 }
 
+impl SlurmError {
+    /// Whether the job is to blame, which has ended, is ending or may not be
+    /// changed, and not the node that was asked for.
+    pub fn is_of_the_job(&self) -> bool {
+        const CODES: [u32; 5] = [
+            sys::ESLURM_ACCESS_DENIED,
+            sys::ESLURM_ALREADY_DONE,
+            sys::ESLURM_INVALID_JOB_ID,
+            sys::ESLURM_JOB_FINISHED,
+            sys::ESLURM_TRANSITION_STATE_NO_UPDATE,
+        ];
+        matches!(self, SlurmError::Refused { code, .. } if CODES.contains(code))
+    }
+}
+
 /// Settings of the site's Slurm that matter to us.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlurmSettings {
@@ -45,6 +60,8 @@ pub struct SlurmSettings {
     pub kill_wait_s: u16,
     /// bf_interval of SchedulerParameters, seconds.
     pub backfill_interval_s: u32,
+    /// bf_resolution of SchedulerParameters, seconds.
+    pub backfill_resolution_s: u32,
     /// slurmctld's version.
     pub version: String,
 }
@@ -94,12 +111,13 @@ impl Slurm {
         check(unsafe { sys::slurm_load_ctl_conf(0, &mut message) })?;
         // SAFETY: the call succeeded, so `message` points to a valid record.
         let conf = unsafe { &*message };
+        let parameters = text::owned(conf.sched_params);
+        let number = |name| text::option_value(&parameters, name).and_then(|v| v.parse().ok());
         let settings = SlurmSettings {
             slurm_user_uid: conf.slurm_user_id,
             kill_wait_s: conf.kill_wait,
-            backfill_interval_s: text::option_value(&text::owned(conf.sched_params), "bf_interval")
-                .and_then(|value| value.parse().ok())
-                .unwrap_or(30),
+            backfill_interval_s: number("bf_interval").unwrap_or(30),
+            backfill_resolution_s: number("bf_resolution").unwrap_or(60),
             version: text::owned(conf.version),
         };
         // SAFETY: `message` came from slurm_load_ctl_conf.

@@ -88,7 +88,7 @@ impl SubmitDir {
             ("SLURMD_NODENAME", "n1".into()),
             ("SLURM_SUBMIT_DIR", text(self.path())),
             // No Slurm here: a call fails at once.
-            ("SLURM_CONF", text(&self.path().join("no-slurm.conf"))),
+            ("SLURM_CONF", "/dev/null".into()),
             ("BFT_CONTROLLER", controller.into()),
             ("BFT_CONTROLLER_UID", own_uid().to_string()),
             ("BFT_MUNGE_SOCKET", text(&munged.socket())),

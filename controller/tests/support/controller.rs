@@ -33,6 +33,12 @@ impl Controller {
         self.listener.local_addr().unwrap().to_string()
     }
 
+    /// The server's half of one handshake, whatever comes of it.
+    pub async fn handshake(&self) {
+        let (stream, _) = self.listener.accept().await.unwrap();
+        let _ = net::accept(stream, &self.settings).await;
+    }
+
     /// The next agent that joins.
     pub async fn agent(&self) -> Peer {
         within("an agent joins", async {

@@ -5,6 +5,7 @@
 pub mod agent;
 pub mod controller;
 pub mod munged;
+pub mod stage;
 
 use std::time::{Duration, Instant};
 

@@ -2,7 +2,8 @@
 //! Cell p of the table's row j is the most that the first j trainers can be worth on p nodes; the
 //! allocation is read back from the last row. No search, no time limit, no memory once warm.
 
-use super::{Problem, Solution, Solver, TrainerDemand};
+use super::problem::{Problem, Share, TrainerDemand};
+use super::solution::{Solution, Solver};
 
 /// Largest table a problem may need: 512 MiB, 60 times what 100 trainers on 10,000 nodes take.
 pub const MAX_TABLE_CELLS: u64 = 1 << 26;
@@ -12,7 +13,7 @@ const BLOCK: usize = 16;
 
 /// The reward of a trainer that keeps its count, relative to the whole objective: far above
 /// rounding (1e-16 a sum), far below any gain that matters.
-const STAY_BONUS: f64 = 1e-12;
+pub(super) const STAY_BONUS: f64 = 1e-12;
 
 /// Which of several best allocations is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -48,13 +49,14 @@ pub struct DpSolver {
 impl DpSolver {
     /// A solver without buffers yet.
     pub fn new() -> Self {
-        let nodes = Vec::new();
         let solution = Solution {
-            nodes,
+            shares: Vec::new(),
             objective: 0.0,
             optimal: true,
             gap: 0.0,
             solver: Solver::Dp,
+            fault: None,
+            seconds: 0.0,
         };
         Self {
             choices: Vec::new(),
@@ -68,6 +70,8 @@ impl DpSolver {
     /// per trainer (see [`Ties::Stay`]). The answer lives in the solver: clone it to keep it.
     ///
     /// The problem should pass [`Problem::validate`]; if it doesn't, the answer is still feasible.
+    /// It should be uniform ([`Problem::is_uniform`]); if it isn't, nobody gets anything, which is
+    /// feasible but not optimal.
     pub fn solve(&mut self, problem: &Problem) -> &Solution {
         self.run(problem, Rules::default());
         &self.solution
@@ -83,28 +87,33 @@ impl DpSolver {
     /// more than `floor((pool + 1) / 2)` nodes, and nothing is feasible for anybody (`None`) when
     /// one trainer's min is above pool + 1. For comparison with their replays only.
     pub fn solve_as_published(&mut self, problem: &Problem) -> Option<&Solution> {
-        let pool = problem.pool_nodes;
-        let fits = |demand: &TrainerDemand| demand.min <= pool.saturating_add(1);
         let rules = Rules {
-            max_change: Some(pool.div_ceil(2)),
+            max_change: Some(published_bound(problem)?),
             ties: Ties::LastFirst,
         };
-        if problem.trainers.iter().all(fits) {
-            self.solve_with(problem, rules)
-        } else {
-            None
-        }
+        self.solve_with(problem, rules)
     }
 
     fn run(&mut self, problem: &Problem, rules: Rules) -> bool {
+        self.solution.optimal = problem.is_uniform();
+        if !problem.is_uniform() {
+            self.solution.gap = f64::INFINITY;
+            self.solution.shares.clear();
+            self.solution
+                .shares
+                .resize(problem.trainers.len(), Share::NONE);
+            self.solution.objective = problem.value_of(&self.solution.shares);
+            return rules.max_change.is_none();
+        }
+        self.solution.gap = 0.0;
         self.list_choices(problem, rules);
         if rules.ties == Ties::Stay {
             self.reward_staying(problem);
         }
-        let layout = self.bound_rows(problem.pool_nodes);
+        let layout = self.bound_rows(problem.pool_nodes());
         self.fill_table(layout);
         let found = self.trace_back(problem, layout);
-        self.solution.objective = problem.value_of(&self.solution.nodes);
+        self.solution.objective = problem.value_of(&self.solution.shares);
         found
     }
 
@@ -120,9 +129,10 @@ impl DpSolver {
             demand
                 .objective
                 .append_values(choice.low, choice.high, &mut self.values);
-            let rate = demand.rate();
+            let (speed, rate) = (demand.speed(0).unwrap_or(0.0), demand.rate());
             for (n, value) in (choice.low..).zip(&mut self.values[choice.offset..]) {
-                *value = problem.horizon_s * *value - demand.rescale_s(n) * rate;
+                let cost_s = demand.rescale_s(Share::from(n));
+                *value = problem.horizon_s * (speed * *value) - cost_s * rate;
             }
         }
     }
@@ -135,11 +145,11 @@ impl DpSolver {
             .trainers
             .iter()
             .zip(&self.choices)
-            .filter_map(|(demand, choice)| choice.value(demand.current, &self.values))
+            .filter_map(|(demand, choice)| choice.value(demand.current.nodes, &self.values))
             .sum();
         let scale = self.values.iter().copied().fold(staying.max(0.0), larger);
         for (demand, choice) in problem.trainers.iter().zip(&mut self.choices) {
-            choice.add(demand.current, STAY_BONUS * scale, &mut self.values);
+            choice.add(demand.current.nodes, STAY_BONUS * scale, &mut self.values);
         }
     }
 
@@ -197,9 +207,9 @@ impl DpSolver {
     /// Reads the allocation back from the last row to the first; false when there is none.
     fn trace_back(&mut self, problem: &Problem, layout: Layout) -> bool {
         let Layout { pool, pad, stride } = layout;
-        let nodes = &mut self.solution.nodes;
-        nodes.clear();
-        nodes.resize(self.choices.len(), 0);
+        let shares = &mut self.solution.shares;
+        shares.clear();
+        shares.resize(self.choices.len(), Share::NONE);
         if self.table[self.choices.len() * stride + pad + pool] == f64::NEG_INFINITY {
             return false;
         }
@@ -213,13 +223,13 @@ impl DpSolver {
                 let value = choice.value(n, &self.values).filter(|_| n as usize <= left);
                 value.is_some_and(|value| row[left - n as usize] + value == target)
             };
-            let current = problem.trainers[j].current;
+            let current = problem.trainers[j].current.nodes;
             let n = if attains(current) {
                 current
             } else {
                 choice.counts().find(|&n| attains(n)).unwrap_or(0)
             };
-            nodes[j] = n;
+            shares[j] = Share::from(n);
             left -= n as usize;
         }
         true
@@ -232,9 +242,19 @@ impl Default for DpSolver {
     }
 }
 
+/// Most nodes by which the authors' model lets a trainer change: an accident of its constants.
+/// `None` when it is infeasible for everybody, as one trainer's min is above the pool + 1.
+pub fn published_bound(problem: &Problem) -> Option<u32> {
+    let pool = problem.pool_nodes();
+    let mut demands = problem.trainers.iter();
+    demands
+        .all(|demand| demand.min <= pool.saturating_add(1))
+        .then(|| pool.div_ceil(2))
+}
+
 /// Cells of the table that `problem` needs; eight bytes each.
 pub(super) fn table_cells(problem: &Problem) -> u64 {
-    let pool = u64::from(problem.pool_nodes);
+    let pool = u64::from(problem.pool_nodes());
     let widest = problem
         .trainers
         .iter()
@@ -274,17 +294,15 @@ impl Choice {
         max_change: Option<u32>,
         offset: usize,
     ) -> Self {
-        let current = demand.current;
+        let current = demand.current.nodes;
         let bound = max_change.unwrap_or(u32::MAX);
         let zero = match current <= bound {
-            true => demand.value_over(problem.horizon_s, 0),
+            true => demand.value_over(problem.horizon_s, Share::NONE),
             false => f64::NEG_INFINITY,
         };
         let low = demand.min.max(1).max(current.saturating_sub(bound));
-        let high = demand
-            .max
-            .min(problem.pool_nodes)
-            .min(current.saturating_add(bound));
+        let usable = demand.speed(0).map_or(0, |_| problem.pool_nodes());
+        let high = demand.max.min(usable).min(current.saturating_add(bound));
         Self {
             zero,
             low,

@@ -3,12 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::faults::Forced;
 use super::{Decision, Engine};
 use crate::allocation::{Problem, TrainerDemand};
 use crate::node::NodeId;
 use crate::pool::Phase;
-use crate::trainer::{Trainer, TrainerId, TrainerState};
+use crate::trainer::{TrainerId, TrainerState};
 
 /// What a node is sorted by: those that joined together, then neighbours.
 type NodeKey = (u64, u32);
@@ -24,7 +23,11 @@ impl Engine {
     pub(super) fn decide(&mut self, now_s: f64) {
         loop {
             let holdings = self.holdings(now_s);
-            self.tell_forced_changes(now_s);
+            if self.pool_in_doubt && !self.holds_too_much(&holdings) {
+                // Slurm may be taking more: one decision when it is known what is left.
+                self.wake_before_hole_ends();
+                return;
+            }
             let usable = holdings.free.len() + holdings.held.values().map(Vec::len).sum::<usize>();
             self.admit(usable as u32);
 
@@ -33,9 +36,9 @@ impl Engine {
             let solution = self.solver.solve(&problem);
             let counts: Vec<(TrainerId, u32, u32)> = trainers
                 .iter()
-                .zip(&solution.nodes)
+                .zip(solution.nodes())
                 .zip(&problem.trainers)
-                .map(|((trainer, nodes), demand)| (*trainer, demand.current, *nodes))
+                .map(|((trainer, nodes), demand)| (*trainer, demand.current.nodes, nodes))
                 .collect();
             if self.release_short(now_s, &holdings, &counts) {
                 continue;
@@ -54,9 +57,19 @@ impl Engine {
             }
             self.assign(now_s, holdings, &counts);
             self.wake_before_hole_ends();
-            self.wake_when_trainers_resume(now_s);
             return;
         }
+    }
+
+    /// Whether a trainer holds more than it may, as its bounds have changed.
+    fn holds_too_much(&self, holdings: &Holdings) -> bool {
+        holdings.held.iter().any(|(id, nodes)| {
+            let most = self
+                .trainers
+                .get(id)
+                .map_or(0, |known| known.info.max_nodes);
+            nodes.len() as u32 > most
+        })
     }
 
     /// Takes back nodes that would be released though nobody else could start on
@@ -78,20 +91,20 @@ impl Engine {
             );
         }
         for node in &short {
-            self.take_back(*node, Forced::ExpectedBack);
+            self.take_back(now_s, *node, "is expected back");
         }
         !short.is_empty()
     }
 
     /// Whether the node is expected back too soon for a new worker.
     fn is_short(&self, node: NodeId, now_s: f64) -> bool {
-        let hole_end_s = self.pool.get(&node).and_then(|node| node.hole_end_s);
-        hole_end_s.is_some_and(|end_s| now_s >= end_s - self.config.min_hole_s)
+        let last_start_s = self.pool.get(&node).and_then(|it| self.last_start_s(it));
+        last_start_s.is_some_and(|time_s| now_s >= time_s - self.start_lead_s())
     }
 
-    fn take_back(&mut self, node: NodeId, why: Forced) {
+    fn take_back(&mut self, now_s: f64, node: NodeId, why: &str) {
         if let Some(trainer) = self.pool.get(&node).and_then(|node| node.assigned) {
-            self.note_forced_change(trainer, node, why);
+            self.note_forced_change(now_s, trainer, node, why);
         }
         if let Some(pool_node) = self.pool.get_mut(&node) {
             pool_node.assigned = None;
@@ -108,14 +121,6 @@ impl Engine {
         }
     }
 
-    fn wake_when_trainers_resume(&mut self, now_s: f64) {
-        let resume = self.trainers.values().map(|trainer| trainer.resume_at_s);
-        let first_s = resume.filter(|time_s| now_s < *time_s).reduce(f64::min);
-        if let Some(time_s) = first_s {
-            self.wake_at(time_s);
-        }
-    }
-
     /// Sorts the pool into held and free nodes, taking back those that are
     /// about to be needed or are in quarantine.
     fn holdings(&mut self, now_s: f64) -> Holdings {
@@ -123,36 +128,34 @@ impl Engine {
             held: BTreeMap::new(),
             free: Vec::new(),
         };
-        let (mut unusable, mut wake_at_s) = (Vec::new(), f64::INFINITY);
-        for (id, node) in &self.pool {
-            let quarantine = self.quarantines.get(id);
-            let quarantine = quarantine.filter(|quarantine| now_s < quarantine.until_s);
-            if let Some(quarantine) = quarantine {
-                wake_at_s = wake_at_s.min(quarantine.until_s);
-            }
-            let usable = quarantine.is_none() && self.outlasts(node, now_s);
-            match node.assigned {
-                Some(trainer) if usable => holdings.held.entry(trainer).or_default().push(*id),
-                Some(_) if quarantine.is_some() => unusable.push((*id, Forced::Quarantined)),
-                Some(_) => unusable.push((*id, Forced::ExpectedBack)),
-                None if usable && !self.pool_in_doubt => holdings.free.push(*id),
+        let nodes: Vec<NodeId> = self.pool.keys().copied().collect();
+        for node in nodes {
+            let assigned = self.pool[&node].assigned;
+            let usable = self.is_usable(node, now_s);
+            match assigned {
+                Some(trainer) if usable => holdings.held.entry(trainer).or_default().push(node),
+                Some(_) if self.is_quarantined(node, now_s) => {
+                    self.take_back(now_s, node, "is in quarantine");
+                }
+                Some(_) => self.take_back(now_s, node, "is expected back"),
+                None if usable && !self.pool_in_doubt => holdings.free.push(node),
                 None => {}
             }
-        }
-        for (node, why) in unusable {
-            self.take_back(node, why);
-        }
-        if wake_at_s.is_finite() {
-            self.wake_at(wake_at_s);
+            if let Some(quarantine) = self.quarantines.get(&node)
+                && now_s < quarantine.until_s
+            {
+                self.wake_at(quarantine.until_s);
+            }
         }
         holdings
     }
 
     /// Admits trainers while those that run could not use the whole pool or are
     /// fewer than `min_trainers`: round robin over users, first come first
-    /// served within one. A trainer whose min does not fit does not count and waits.
+    /// served within one. A trainer whose min does not fit neither counts nor is
+    /// admitted; a pool that is in doubt says nothing about what fits.
     fn admit(&mut self, pool_nodes: u32) {
-        loop {
+        while !self.pool_in_doubt {
             let (mut count, mut could_use) = (0usize, 0u64);
             let mut per_owner: BTreeMap<u32, usize> = BTreeMap::new();
             for trainer in self.trainers.values() {
@@ -216,16 +219,23 @@ impl Engine {
                 let trainer = &self.trainers[id];
                 let info = &trainer.info;
                 let weight = info.weight / owner_weights[&info.owner_uid];
-                // What does not run yet loses nothing when more nodes come.
-                let up_s = if Self::has_running_generation(trainer) {
-                    trainer.up_s()
-                } else {
-                    0.0
+                let held = holdings.held.get(id).map_or(&[][..], Vec::as_slice);
+                let current = held.len() as u32;
+                // What does not run yet loses nothing when more nodes come; workers that
+                // were found most likely run.
+                let is_found = |node: &NodeId| {
+                    let worker = self.pool[node].worker_of(*id);
+                    worker.is_some_and(|worker| worker.phase == Phase::Found)
                 };
-                let current = holdings.held.get(id).map_or(0, |nodes| nodes.len() as u32);
-                // Who waits for reasons of its own keeps what it has and gets no more.
-                let max = if is_blocked(trainer, now_s) {
-                    info.max_nodes.min(current)
+                let runs = Self::has_running_generation(trainer) || held.iter().any(is_found);
+                let up_s = if runs { trainer.up_s() } else { 0.0 };
+                // Who waits for reasons of its own keeps the nodes where its workers
+                // are and gets no more.
+                let max = if now_s < trainer.resume_at_s {
+                    let kept = held
+                        .iter()
+                        .filter(|node| self.pool[*node].keeps_worker_of(*id));
+                    info.max_nodes.min(kept.count() as u32)
                 } else {
                     info.max_nodes
                 };
@@ -240,7 +250,7 @@ impl Engine {
     /// "T4: 6 -> 8 nodes: 2 more are worth 1,840 samples over 60 s against a
     /// restart of 3.1 s".
     fn explain(&self, problem: &Problem, index: usize, trainer: TrainerId, to: u32) -> String {
-        let from = problem.trainers[index].current;
+        let from = problem.trainers[index].current.nodes;
         let known = &self.trainers[&trainer];
         let curve = &known.info.curve;
         let samples = |nodes: u32| curve.value(nodes) * problem.horizon_s;
@@ -258,6 +268,18 @@ impl Engine {
                 to - from,
                 if to - from == 1 { "is" } else { "are" },
             )
+        } else if from < known.info.min_nodes {
+            format!(
+                "{lead}: {from} are fewer than its min of {}",
+                known.info.min_nodes
+            )
+        } else if from > problem.trainers[index].max {
+            let most = problem.trainers[index].max;
+            let why = match &known.blocked_reason {
+                Some(reason) if most < known.info.max_nodes => format!(" while {reason}"),
+                _ => String::new(),
+            };
+            format!("{lead}: it may have {most} at most{why}")
         } else {
             let loss = samples(from) - samples(to);
             format!(
@@ -349,12 +371,8 @@ impl Engine {
         self.pool
             .get(&node)
             .and_then(|node| node.worker_of(trainer))
-            .is_some_and(|worker| matches!(worker.phase, Phase::Member | Phase::Ready))
+            .is_some_and(|worker| {
+                matches!(worker.phase, Phase::Member | Phase::Ready | Phase::Found)
+            })
     }
-}
-
-/// Whether the trainer's placements pend for reasons of its own; a program that
-/// failed is started again on nodes as before.
-fn is_blocked(trainer: &Trainer, now_s: f64) -> bool {
-    now_s < trainer.resume_at_s && trainer.failures.is_empty()
 }

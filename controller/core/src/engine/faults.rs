@@ -1,20 +1,25 @@
 //! Losses, failures and bad nodes: what a preemption, a silent agent or a
 //! program's error means for the trainer and for the node.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 use super::{Action, Decision, Engine, LossReason, Outcome, PlaceFault};
-use crate::node::{NodeId, NodeNames};
-use crate::pool::Phase;
+use crate::node::NodeId;
+use crate::pool::{Phase, Worker};
 use crate::trainer::{Failure, RunState, TrainerId, TrainerState};
 
 /// A trainer whose placements pend for its own reasons waits this long, seconds.
 const TRAINER_BACK_OFF_S: f64 = 60.0;
 
-/// First pause before a failed program is started again; doubled each time, seconds.
+/// First pause before ranks that ended by themselves are started again; doubled with each
+/// failure, seconds.
 const RESTART_BACK_OFF_S: f64 = 1.0;
+
+/// Exit code of ranks that SIGTERM ended: they were preempted.
+const PREEMPTED: i32 = 143;
+
+/// So many failures in a row are remembered; one more on the same nodes says nothing new.
+const KEPT_FAILURES: usize = 32;
 
 /// A node that is not used for a while.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,10 +40,11 @@ impl Engine {
     }
 
     fn quarantine(&mut self, now_s: f64, node: NodeId, reason: String) {
-        self.decided_until_s = None;
+        // Not all programs report progress: a node that was good for long is forgiven, too.
         let times = self
             .quarantines
             .get(&node)
+            .filter(|quarantine| now_s < quarantine.until_s + self.config.quarantine_max_s)
             .map_or(0, |quarantine| quarantine.times);
         let length_s = (self.config.quarantine_s * f64::from(2u32.saturating_pow(times)))
             .min(self.config.quarantine_max_s);
@@ -52,6 +58,21 @@ impl Engine {
         );
     }
 
+    /// Takes back the quarantines that failures brought on their nodes.
+    fn pardon_nodes_of(&mut self, failures: &[Failure]) {
+        for failure in failures {
+            if failure.exit_code != PREEMPTED
+                && let Some(quarantine) = self.quarantines.get_mut(&failure.node)
+            {
+                quarantine.times -= 1;
+                quarantine.until_s = 0.0;
+                if quarantine.times == 0 {
+                    self.quarantines.remove(&failure.node);
+                }
+            }
+        }
+    }
+
     /// The node is no longer ours to use; a worker there is lost with it.
     pub(super) fn lose_node(&mut self, now_s: f64, node: NodeId) {
         if let Some(worker) = self.pool.get(&node).and_then(|node| node.worker.clone()) {
@@ -60,7 +81,7 @@ impl Engine {
         if let Some(pool_node) = self.pool.remove(&node)
             && let Some(trainer) = pool_node.assigned
         {
-            self.note_forced_change(trainer, node, Forced::Left);
+            self.note_forced_change(now_s, trainer, node, "left the pool");
         }
     }
 
@@ -83,48 +104,69 @@ impl Engine {
             LossReason::Silent => {
                 self.lose_worker(now_s, trainer, node, reason);
                 self.quarantine(now_s, node, "the worker there fell silent".to_owned());
-                self.actions.push(Action::Leave {
-                    trainer,
-                    node,
-                    reason: "its agent fell silent".to_owned(),
-                });
+                self.send_lost_home(now_s, trainer, node, "its agent fell silent");
             }
             LossReason::Ended => self.lose_worker(now_s, trainer, node, reason),
         }
+    }
+
+    /// A lost worker's task is on the node until Slurm has taken it away.
+    fn send_lost_home(&mut self, now_s: f64, trainer: TrainerId, node: NodeId, reason: &str) {
+        if let Some(pool_node) = self.pool.get_mut(&node) {
+            pool_node.worker = Some(Worker {
+                trainer,
+                phase: Phase::Leaving,
+                since_s: now_s,
+            });
+        }
+        self.send_home(trainer, node, reason);
     }
 
     fn lose_worker(&mut self, now_s: f64, trainer: TrainerId, node: NodeId, reason: LossReason) {
         let Some(pool_node) = self.pool.get_mut(&node) else {
             return;
         };
-        let trained = pool_node
-            .worker
-            .as_ref()
-            .is_some_and(|worker| worker.phase == Phase::Member);
-        pool_node.worker = None;
-        self.decided_until_s = None;
+        let Some(phase) = pool_node.worker.take().map(|worker| worker.phase) else {
+            return;
+        };
         let Some(known) = self.trainers.get_mut(&trainer) else {
             return;
         };
         if known.state == TrainerState::Closing {
             return;
         }
-        if reason == LossReason::Preempted && trained {
+        if reason == LossReason::Preempted && phase == Phase::Member {
             known.preemptions += 1;
         }
-        // A failure just before its peer's loss was noticed was collateral.
-        let window_s = self.config.collateral_window_s;
         if let Some(run) = &mut known.run
             && run.members.contains(&node)
         {
             run.lost_member = true;
+            if let RunState::Stopping { waiting, .. } = &mut run.state {
+                waiting.remove(&node);
+            }
         }
-        known
+        if !matches!(phase, Phase::Placed | Phase::Leaving) {
+            self.excuse_failures(now_s, trainer);
+        }
+    }
+
+    /// Failures just before a peer's loss was noticed were collateral: they count
+    /// neither against the trainer nor against the nodes.
+    fn excuse_failures(&mut self, now_s: f64, trainer: TrainerId) {
+        let window_s = self.config.collateral_window_s;
+        let Some(known) = self.trainers.get_mut(&trainer) else {
+            return;
+        };
+        let (excused, failures): (Vec<Failure>, Vec<Failure>) = known
             .failures
-            .retain(|failure| now_s - failure.time_s > window_s);
+            .drain(..)
+            .partition(|failure| now_s <= failure.time_s + window_s);
+        known.failures = failures;
         if known.failures.is_empty() {
-            known.resume_at_s = known.resume_at_s.min(now_s);
+            known.restart_at_s = known.restart_at_s.min(now_s);
         }
+        self.pardon_nodes_of(&excused);
     }
 
     /// A worker that was told to leave has left; the node stays in the pool.
@@ -144,7 +186,17 @@ impl Engine {
         fault: PlaceFault,
         reason: String,
     ) {
-        self.worker_gone(trainer, node);
+        let worker = self
+            .pool
+            .get(&node)
+            .and_then(|node| node.worker_of(trainer));
+        if worker.is_some_and(|worker| worker.phase != Phase::Placed) {
+            // Another task of the same trainer was there, or it was there and is gone again.
+            self.lose_worker(now_s, trainer, node, LossReason::Ended);
+            self.send_lost_home(now_s, trainer, node, "its placement failed");
+        } else {
+            self.worker_gone(trainer, node);
+        }
         if let Some(pool_node) = self.pool.get_mut(&node)
             && pool_node.assigned == Some(trainer)
         {
@@ -170,8 +222,16 @@ impl Engine {
         generation: u64,
         outcome: Outcome,
     ) {
-        let Some(run) = self.run_of(trainer, generation) else {
-            self.stale_worker_stopped(now_s, trainer, node);
+        if let Outcome::Fenced { newest_generation } = outcome
+            && let Some(known) = self.trainers.get_mut(&trainer)
+        {
+            known.generation = known.generation.max(newest_generation);
+        }
+        if self.stale_worker_stopped(now_s, trainer, node) {
+            return;
+        }
+        let run = self.run_of(trainer, generation);
+        let Some(run) = run.filter(|run| run.members.contains(&node)) else {
             return;
         };
         let is_master = run.members.first() == Some(&node);
@@ -183,17 +243,23 @@ impl Engine {
             Outcome::Exited if is_master => self.finish(trainer, 0),
             Outcome::Exited => {}
             Outcome::Stopped if ordered => {}
-            Outcome::Fenced { newest_generation } => {
+            Outcome::Fenced { .. } if ordered => {}
+            Outcome::Fenced { .. } => {
+                // Files that always know better must not make it start all the time.
                 if let Some(known) = self.trainers.get_mut(&trainer) {
-                    known.generation = known.generation.max(newest_generation);
+                    known.restart_at_s = known.restart_at_s.max(now_s + RESTART_BACK_OFF_S);
                 }
-                if !ordered {
-                    self.stop_run(now_s, trainer, 0.0, Some(node));
-                }
+                self.stop_run(now_s, trainer, 0.0, Some(node));
             }
             Outcome::Stopped => {
                 let grace_s = self.config.grace_s;
-                self.program_ended(now_s, trainer, node, 143, "it ended by itself as preempted");
+                self.program_ended(
+                    now_s,
+                    trainer,
+                    node,
+                    PREEMPTED,
+                    "it ended by itself as preempted",
+                );
                 self.stop_run(now_s, trainer, grace_s, Some(node));
             }
             Outcome::Failed { .. } if ordered => {}
@@ -204,15 +270,19 @@ impl Engine {
         }
     }
 
-    fn stale_worker_stopped(&mut self, now_s: f64, trainer: TrainerId, node: NodeId) {
-        if let Some(pool_node) = self.pool.get_mut(&node)
-            && let Some(worker) = &mut pool_node.worker
-            && worker.trainer == trainer
-            && worker.phase == Phase::Stale
-        {
+    /// Whether it was a worker's ranks of a generation that is not current.
+    fn stale_worker_stopped(&mut self, now_s: f64, trainer: TrainerId, node: NodeId) -> bool {
+        let worker = self
+            .pool
+            .get_mut(&node)
+            .and_then(|node| node.worker.as_mut())
+            .filter(|worker| worker.trainer == trainer && worker.phase == Phase::Stale);
+        let is_stale = worker.is_some();
+        if let Some(worker) = worker {
             worker.phase = Phase::Ready;
             worker.since_s = now_s;
         }
+        is_stale
     }
 
     /// Ranks ended that nobody told to: a failure, unless a loss explains it.
@@ -234,13 +304,16 @@ impl Engine {
             || run.members.iter().any(|member| {
                 self.pool
                     .get(member)
-                    .is_none_or(|node| node.worker_of(trainer).is_none())
+                    .is_none_or(|node| !node.may_run(trainer))
             });
         if lost {
             return;
         }
         if known.failures.is_empty() {
             known.failures_at_samples = known.samples;
+        }
+        if known.failures.len() == KEPT_FAILURES {
+            known.failures.remove(0);
         }
         known.failures.push(Failure {
             node,
@@ -251,15 +324,14 @@ impl Engine {
         });
         let pause_s = RESTART_BACK_OFF_S
             * f64::from(2u32.saturating_pow(known.failures.len() as u32 - 1).min(64));
-        known.resume_at_s = now_s + pause_s;
-        self.decided_until_s = None;
+        known.restart_at_s = now_s + pause_s;
         known.blocked_reason = Some(format!(
             "{} on {}, started again after {pause_s} s",
             reason,
             self.names.name(node)
         ));
-        // 143 says "preempted": Slurm may have signalled the ranks before the agent.
-        if exit_code != 143 {
+        // Slurm may have signalled the ranks before the agent.
+        if exit_code != PREEMPTED {
             self.quarantine(now_s, node, format!("T{trainer}: {reason}"));
         }
     }
@@ -286,29 +358,28 @@ impl Engine {
             if now_s < last.time_s + window_s {
                 wake_at.push(last.time_s + window_s);
             } else {
-                failed.push((*id, last.exit_code, last.reason.clone(), nodes));
+                failed.push((*id, last.exit_code, last.reason.clone(), nodes.len()));
             }
         }
         for time_s in wake_at {
             self.wake_at(time_s);
         }
         for (trainer, exit_code, reason, nodes) in failed {
-            self.fail(trainer, exit_code, &reason, &nodes);
+            self.fail(trainer, exit_code, &reason, nodes);
         }
     }
 
     /// The trainer has failed on several nodes: it was not theirs.
-    fn fail(&mut self, trainer: TrainerId, exit_code: i32, reason: &str, nodes: &[NodeId]) {
-        for node in nodes {
-            self.quarantines.remove(node);
-        }
+    fn fail(&mut self, trainer: TrainerId, exit_code: i32, reason: &str, nodes: usize) {
+        let known = self.trainers.get_mut(&trainer);
+        let failures = known.map(|known| std::mem::take(&mut known.failures));
+        self.pardon_nodes_of(&failures.unwrap_or_default());
         self.finish(trainer, exit_code);
         if let Some(Action::Close { .. }) = self.actions.last() {
             self.actions.pop();
         }
         let reason = format!(
-            "failed {} times in a row on different nodes without progress, last: {reason}",
-            nodes.len()
+            "failed {nodes} times in a row on different nodes without progress, last: {reason}"
         );
         self.actions.push(Action::Fail {
             trainer,
@@ -317,69 +388,28 @@ impl Engine {
         });
     }
 
-    pub(super) fn note_forced_change(&mut self, trainer: TrainerId, node: NodeId, why: Forced) {
-        self.forced.push((trainer, why, node));
-    }
-
-    /// Makes one decision of all nodes that a trainer lost for the same reason.
-    pub(super) fn tell_forced_changes(&mut self, now_s: f64) {
-        if self.forced.is_empty() {
-            return;
-        }
-        let mut forced: BTreeMap<(TrainerId, Forced), Vec<NodeId>> = BTreeMap::new();
-        for (trainer, why, node) in self.forced.drain(..) {
-            forced.entry((trainer, why)).or_default().push(node);
-        }
-        let mut held: BTreeMap<TrainerId, u32> = BTreeMap::new();
-        for trainer in self.pool.values().filter_map(|node| node.assigned) {
-            *held.entry(trainer).or_default() += 1;
-        }
-        // What one reason leaves is what the next one begins with.
-        for ((trainer, why), nodes) in forced.iter().rev() {
-            let now_nodes = held.entry(*trainer).or_default();
-            let (to_nodes, from_nodes) = (*now_nodes, *now_nodes + nodes.len() as u32);
-            *now_nodes = from_nodes;
-            self.decisions.push(Decision {
-                time_s: now_s,
-                trainer: *trainer,
-                from_nodes,
-                to_nodes,
-                reason: format!(
-                    "T{trainer}: {from_nodes} -> {to_nodes} nodes: {}",
-                    why.sentence(nodes, &self.names)
-                ),
-            });
-        }
-    }
-}
-
-/// Why a trainer loses a node whatever it is worth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Forced {
-    Left,
-    ExpectedBack,
-    Quarantined,
-}
-
-/// Nodes that a sentence names before it only counts them.
-const NAMED_NODES: usize = 4;
-
-impl Forced {
-    fn sentence(self, nodes: &[NodeId], names: &NodeNames) -> String {
-        let named: Vec<&str> = nodes
+    pub(super) fn note_forced_change(
+        &mut self,
+        now_s: f64,
+        trainer: TrainerId,
+        node: NodeId,
+        what: &str,
+    ) {
+        let now_nodes = self
+            .pool
             .iter()
-            .take(NAMED_NODES)
-            .map(|node| names.name(*node))
-            .collect();
-        let mut subject = named.join(", ");
-        if nodes.len() > named.len() {
-            subject += &format!(" and {} more", nodes.len() - named.len());
-        }
-        let is = if nodes.len() == 1 { "is" } else { "are" };
-        match self {
-            Forced::Left => format!("{subject} left the pool"),
-            Forced::ExpectedBack => format!("{subject} {is} expected back"),
-            Forced::Quarantined => format!("{subject} {is} in quarantine"),
-        }
+            .filter(|(id, other)| **id != node && other.assigned == Some(trainer))
+            .count() as u32;
+        self.decisions.push(Decision {
+            time_s: now_s,
+            trainer,
+            from_nodes: now_nodes + 1,
+            to_nodes: now_nodes,
+            reason: format!(
+                "T{trainer}: {} -> {now_nodes} nodes: {} {what}",
+                now_nodes + 1,
+                self.names.name(node)
+            ),
+        });
     }
 }

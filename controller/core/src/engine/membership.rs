@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Action, Engine, LossReason};
 use crate::node::NodeId;
-use crate::pool::{Phase, PoolNode, Worker};
+use crate::pool::{Phase, Worker};
 use crate::trainer::{Run, RunState, TrainerId, TrainerState};
 
 /// An agent that was told to stop answers within the grace and this, seconds.
@@ -16,100 +16,85 @@ const LEAVE_AGAIN_S: f64 = 60.0;
 
 /// A trainer's nodes, as far as they matter to its membership.
 struct Roster {
-    /// Assigned, with an agent that is connected.
+    /// Assigned, or with a worker of the trainer's.
+    nodes: Vec<NodeId>,
+    /// Assigned, with an agent that is connected and runs no ranks.
     ready: Vec<NodeId>,
-    /// Assigned, with no agent yet; the time since which the oldest is awaited.
+    /// How many are assigned without such an agent or a member.
     pending: usize,
-    /// Assigned or not, with a worker of the trainer's.
-    workers: BTreeSet<NodeId>,
+    /// Assigned or not, where ranks of the trainer's run or may run.
+    running: BTreeSet<NodeId>,
     /// Assigned.
     assigned: BTreeSet<NodeId>,
     /// The time at which the longest-waiting ready newcomer became ready.
     ready_since_s: Option<f64>,
+    /// Until when workers that were found may run ranks of which their agents, on
+    /// their way back, will tell, epoch seconds.
+    adopts_until_s: Option<f64>,
+    /// Whether ranks of an older generation are being killed.
+    has_stale: bool,
 }
 
 impl Engine {
     /// Brings every trainer a step nearer to what was decided.
     pub(super) fn drive(&mut self, now_s: f64) {
-        self.list_restless(now_s);
-        let trainers: Vec<TrainerId> = self.restless.keys().copied().collect();
-        for trainer in trainers {
-            self.drive_generation(now_s, trainer);
-            self.dismiss(trainer, now_s);
-            self.place(now_s, trainer);
-        }
-    }
-
-    /// Lists the trainers that are not as they shall be, with their nodes; for all
-    /// others there is nothing to do.
-    fn list_restless(&mut self, now_s: f64) {
-        let mut restless: BTreeMap<TrainerId, Vec<NodeId>> = BTreeMap::new();
-        let trainers = &self.trainers;
-        for trainer in trainers.values() {
-            let runs = trainer
-                .run
-                .as_ref()
-                .is_none_or(|run| matches!(run.state, RunState::Running) && !run.lost_member);
-            let waits = now_s < trainer.resume_at_s || trainer.assembling_since_s.is_some();
-            if !runs || waits {
-                restless.insert(trainer.info.id, Vec::new());
-            }
-        }
-        for node in self.pool.values().filter(|node| !node.is_at_rest()) {
+        let mut nodes_of: BTreeMap<TrainerId, Vec<NodeId>> = BTreeMap::new();
+        for (id, node) in &self.pool {
             for trainer in node.trainers() {
-                restless.entry(trainer).or_default();
+                nodes_of.entry(trainer).or_default().push(*id);
             }
         }
-        restless.retain(|trainer, _| {
-            let known = trainers.get(trainer);
-            known.is_some_and(|known| known.state != TrainerState::Closing)
-        });
-        if !restless.is_empty() {
-            for (id, node) in &self.pool {
-                for trainer in node.trainers() {
-                    if let Some(nodes) = restless.get_mut(&trainer) {
-                        nodes.push(*id);
-                    }
-                }
-            }
+        let trainers: Vec<TrainerId> = self
+            .trainers
+            .values()
+            .filter(|trainer| trainer.state != TrainerState::Closing)
+            .map(|trainer| trainer.info.id)
+            .collect();
+        for trainer in trainers {
+            let nodes = nodes_of.remove(&trainer).unwrap_or_default();
+            self.drive_generation(now_s, trainer, &nodes);
+            self.dismiss(now_s, trainer, &nodes);
+            self.place(now_s, trainer, &nodes);
         }
-        self.restless = restless;
     }
 
-    /// The nodes of a trainer that [`Engine::drive`] takes a step further: assigned
-    /// to it or with a worker of it.
-    fn nodes_of(&self, trainer: TrainerId) -> impl Iterator<Item = (NodeId, &PoolNode)> {
-        let nodes = self.restless.get(&trainer).map_or(&[][..], Vec::as_slice);
-        nodes
-            .iter()
-            .filter_map(|id| Some((*id, self.pool.get(id)?)))
-    }
-
-    fn roster(&self, trainer: TrainerId) -> Roster {
+    fn roster(&self, now_s: f64, trainer: TrainerId, nodes: &[NodeId]) -> Roster {
         let mut roster = Roster {
+            nodes: nodes.to_vec(),
             ready: Vec::new(),
             pending: 0,
-            workers: BTreeSet::new(),
+            running: BTreeSet::new(),
             assigned: BTreeSet::new(),
             ready_since_s: None,
+            adopts_until_s: None,
+            has_stale: false,
         };
-        for (id, node) in self.nodes_of(trainer) {
+        for id in nodes {
+            let node = &self.pool[id];
             let worker = node.worker_of(trainer);
-            if worker.is_some() {
-                roster.workers.insert(id);
+            if node.may_run(trainer) {
+                roster.running.insert(*id);
+            }
+            match worker.map(|worker| (worker.phase, worker.since_s)) {
+                Some((Phase::Stale, _)) => roster.has_stale = true,
+                Some((Phase::Found, since_s)) => {
+                    let until_s = since_s + self.config.adopt_timeout_s;
+                    if now_s < until_s {
+                        let latest_s = roster.adopts_until_s.map_or(until_s, |s| s.max(until_s));
+                        roster.adopts_until_s = Some(latest_s);
+                    }
+                }
+                _ => {}
             }
             if node.assigned != Some(trainer) {
                 continue;
             }
-            roster.assigned.insert(id);
+            roster.assigned.insert(*id);
             match worker.map(|worker| (worker.phase, worker.since_s)) {
                 Some((Phase::Ready, since_s)) => {
-                    roster.ready.push(id);
-                    roster.ready_since_s = Some(
-                        roster
-                            .ready_since_s
-                            .map_or(since_s, |old_s| old_s.min(since_s)),
-                    );
+                    roster.ready.push(*id);
+                    let first_s = roster.ready_since_s.map_or(since_s, |s| s.min(since_s));
+                    roster.ready_since_s = Some(first_s);
                 }
                 Some((Phase::Member, _)) => {}
                 _ => roster.pending += 1,
@@ -118,25 +103,26 @@ impl Engine {
         roster
     }
 
-    fn drive_generation(&mut self, now_s: f64, trainer: TrainerId) {
-        let roster = self.roster(trainer);
-        let Some(known) = self.trainers.get(&trainer) else {
-            return;
-        };
-        let Some(run) = &known.run else {
-            self.start_generation(now_s, trainer, &roster);
-            return;
-        };
-        match &run.state {
-            RunState::Stopping { .. } => self.await_stop(now_s, trainer, &roster),
-            RunState::Adopting(_)
-                if run.members.iter().all(|node| roster.workers.contains(node)) =>
-            {
-                let deadline_s = run.since_s + self.config.adopt_timeout_s;
-                self.wake_at(deadline_s);
-            }
-            _ => self.adjust_running(now_s, trainer, &roster),
+    fn drive_generation(&mut self, now_s: f64, trainer: TrainerId, nodes: &[NodeId]) {
+        let roster = self.roster(now_s, trainer, nodes);
+        let run = self.run(trainer);
+        match run.map(|run| &run.state) {
+            None => self.start_generation(now_s, trainer, &roster),
+            Some(RunState::Stopping { .. }) => self.await_stop(now_s, trainer, &roster),
+            Some(RunState::Adopting(_))
+                if run.is_some_and(|run| {
+                    run.members.iter().all(|node| roster.running.contains(node))
+                }) => {}
+            Some(_) => self.adjust_running(now_s, trainer, &roster),
         }
+        let run = self.run(trainer);
+        if let Some(deadline_s) = run.and_then(|run| self.run_deadline_s(run)) {
+            self.wake_at(deadline_s);
+        }
+    }
+
+    fn run(&self, trainer: TrainerId) -> Option<&Run> {
+        self.trainers.get(&trainer)?.run.as_ref()
     }
 
     /// Stops a running generation when its membership has to change.
@@ -150,7 +136,7 @@ impl Engine {
         let lost = run
             .members
             .iter()
-            .any(|node| !roster.workers.contains(node));
+            .any(|node| !roster.running.contains(node));
         let leaving = run
             .members
             .iter()
@@ -190,10 +176,14 @@ impl Engine {
         else {
             return;
         };
-        waiting.retain(|node| roster.workers.contains(node));
+        waiting.retain(|node| roster.running.contains(node));
         if waiting.is_empty() {
+            let began_s = *deadline_s - *grace_s - STOP_ANSWER_S;
+            if *grace_s > 0.0 && !run.lost_member {
+                self.measure_save(trainer, now_s - began_s);
+            }
             self.end_generation(now_s, trainer);
-            let roster = self.roster(trainer);
+            let roster = self.roster(now_s, trainer, &roster.nodes);
             self.start_generation(now_s, trainer, &roster);
             return;
         }
@@ -209,6 +199,13 @@ impl Engine {
         }
         let deadline_s = *deadline_s;
         self.wake_at(deadline_s);
+    }
+
+    fn measure_save(&mut self, trainer: TrainerId, save_s: f64) {
+        if let Some(known) = self.trainers.get_mut(&trainer) {
+            let usual_s = known.save_s.map_or(save_s, |old_s| (old_s + save_s) / 2.0);
+            known.save_s = Some(usual_s.max(save_s));
+        }
     }
 
     /// Tells the generation's remaining members to stop. `answered` is a member
@@ -232,10 +229,7 @@ impl Engine {
             .iter()
             .copied()
             .filter(|node| {
-                Some(*node) != answered
-                    && pool
-                        .get(node)
-                        .is_some_and(|node| node.worker_of(trainer).is_some())
+                Some(*node) != answered && pool.get(node).is_some_and(|node| node.may_run(trainer))
             })
             .collect();
         if !waiting.is_empty() {
@@ -275,16 +269,25 @@ impl Engine {
     }
 
     fn start_generation(&mut self, now_s: f64, trainer: TrainerId, roster: &Roster) {
+        if let Some(until_s) = roster.adopts_until_s {
+            self.wake_at(until_s);
+            return;
+        }
+        if roster.has_stale {
+            return;
+        }
         let assemble_s = self.config.assemble_s;
         let Some(known) = self.trainers.get_mut(&trainer) else {
             return;
         };
+        // Time in which nodes are awaited is no part of what a restart costs.
+        let restart_began = known.restart_began.take();
         if roster.ready.is_empty() {
             known.assembling_since_s = None;
             return;
         }
-        if now_s < known.resume_at_s {
-            let time_s = known.resume_at_s;
+        if now_s < known.restart_at_s {
+            let time_s = known.restart_at_s;
             self.wake_at(time_s);
             return;
         }
@@ -296,13 +299,11 @@ impl Engine {
         if (roster.ready.len() as u32) < known.info.min_nodes {
             return;
         }
-        known.generation += 1;
+        known.generation = known.generation.saturating_add(1);
         known.assembling_since_s = None;
         known.blocked_reason = None;
         known.starts += 1;
-        if known.restart_began.is_none() {
-            known.restart_began = Some((now_s, known.samples));
-        }
+        known.restart_began = restart_began.or(Some((now_s, known.samples)));
         let run = Run {
             number: known.generation,
             members: roster.ready.clone(),
@@ -322,45 +323,48 @@ impl Engine {
     }
 
     /// Sends home workers that are not wanted and run nothing.
-    fn dismiss(&mut self, trainer: TrainerId, now_s: f64) {
-        let mut dismissed = Vec::new();
-        for (id, node) in self.nodes_of(trainer) {
-            if node.assigned != Some(trainer)
-                && node
-                    .worker_of(trainer)
-                    .is_some_and(|worker| matches!(worker.phase, Phase::Placed | Phase::Ready))
-            {
-                dismissed.push(id);
-            }
+    fn dismiss(&mut self, now_s: f64, trainer: TrainerId, nodes: &[NodeId]) {
+        let roster = self.roster(now_s, trainer, nodes);
+        if let Some(until_s) = roster.adopts_until_s {
+            self.wake_at(until_s);
         }
-        for node in dismissed {
-            self.set_phase(now_s, node, trainer, Phase::Leaving);
-            self.actions.push(Action::Leave {
-                trainer,
-                node,
-                reason: "the node goes to others or is expected back".to_owned(),
-            });
+        for id in nodes.iter().filter(|id| !roster.assigned.contains(id)) {
+            let phase = self.pool[id].worker_of(trainer).map(|worker| worker.phase);
+            let may_confirm = || {
+                let run = self.run(trainer);
+                run.is_some_and(|run| run.members.contains(id))
+            };
+            let is_dismissed = match phase {
+                Some(Phase::Placed | Phase::Ready) => true,
+                Some(Phase::Found) => roster.adopts_until_s.is_none() && !may_confirm(),
+                _ => false,
+            };
+            if is_dismissed {
+                self.set_phase(now_s, *id, trainer, Phase::Leaving);
+                let reason = "the node goes to others or is expected back";
+                self.send_home(trainer, *id, reason);
+            }
         }
     }
 
     /// Places workers on assigned nodes; a trainer's first one alone.
-    fn place(&mut self, now_s: f64, trainer: TrainerId) {
+    fn place(&mut self, now_s: f64, trainer: TrainerId, nodes: &[NodeId]) {
         let Some(known) = self.trainers.get(&trainer) else {
             return;
         };
-        if now_s < known.resume_at_s {
-            let time_s = known.resume_at_s;
+        let time_s = known.resume_at_s.max(known.restart_at_s);
+        if now_s < time_s {
             self.wake_at(time_s);
             return;
         }
         if self.pool_in_doubt {
             return;
         }
-        let placed = self.nodes_of(trainer).any(|(_, node)| {
-            node.worker_of(trainer)
-                .is_some_and(|worker| worker.phase == Phase::Placed)
+        let is_awaited = nodes.iter().any(|id| {
+            let worker = self.pool[id].worker_of(trainer);
+            worker.is_some_and(|worker| matches!(worker.phase, Phase::Placed | Phase::Found))
         });
-        let most = match (known.greeted, placed) {
+        let most = match (known.greeted, is_awaited) {
             (true, _) => usize::MAX,
             (false, true) => 0,
             (false, false) => 1,
@@ -370,15 +374,15 @@ impl Engine {
             .max_stay_s
             .unwrap_or(f64::INFINITY)
             .min(self.config.lease_s);
-        let vacant: Vec<(NodeId, f64)> = self
-            .nodes_of(trainer)
+        let mut vacant: Vec<(NodeId, f64)> = nodes
+            .iter()
+            .map(|id| (*id, &self.pool[id]))
             .filter(|(_, node)| node.assigned == Some(trainer) && node.worker.is_none())
-            .take(most)
-            .map(|(id, node)| {
-                let hole_s = node.hole_end_s.map_or(f64::INFINITY, |end_s| end_s - now_s);
-                (id, hole_s.min(stay_s))
-            })
+            .map(|(id, node)| (id, self.room_s(node, now_s).min(stay_s)))
             .collect();
+        // The first one goes where it may stay longest.
+        vacant.sort_by(|(_, a_s), (_, b_s)| b_s.total_cmp(a_s));
+        vacant.truncate(most);
         for (node, limit_s) in vacant {
             if let Some(pool_node) = self.pool.get_mut(&node) {
                 pool_node.worker = Some(Worker {
@@ -426,6 +430,9 @@ impl Engine {
         let Some(phase) = worker.map(|worker| worker.phase) else {
             return self.send_home(trainer, node, "it was given up or never wanted");
         };
+        if phase == Phase::Leaving {
+            return self.send_home(trainer, node, "it was told to leave and is still there");
+        }
         known.greeted = true;
         known.generation = known.generation.max(newest_generation);
         match running {
@@ -434,8 +441,21 @@ impl Engine {
                 self.reported_running(now_s, trainer, node, generation, members);
             }
             None => match phase {
-                Phase::Placed => self.set_phase(now_s, node, trainer, Phase::Ready),
-                Phase::Stale => self.set_phase(now_s, node, trainer, Phase::Ready),
+                Phase::Found
+                    if self
+                        .run(trainer)
+                        .is_some_and(|run| run.members.contains(&node)) =>
+                {
+                    self.set_phase(now_s, node, trainer, Phase::Member);
+                    self.member_without_ranks(now_s, trainer, node);
+                }
+                Phase::Found if newest_generation > 0 => {
+                    // It may be about to start ranks: it answers when it is told to stop.
+                    self.kill_stale(now_s, trainer, node, newest_generation);
+                }
+                Phase::Placed | Phase::Found | Phase::Stale => {
+                    self.set_phase(now_s, node, trainer, Phase::Ready);
+                }
                 Phase::Member => self.member_without_ranks(now_s, trainer, node),
                 Phase::Ready | Phase::Leaving => {}
             },
@@ -455,7 +475,10 @@ impl Engine {
             return;
         };
         let newest = generation == known.generation;
-        if known.run.is_none() && newest && members.contains(&node) {
+        // What an agent says need not make sense.
+        let distinct: BTreeSet<&NodeId> = members.iter().collect();
+        let is_sound = members.contains(&node) && distinct.len() == members.len();
+        if known.run.is_none() && newest && is_sound {
             known.run = Some(Run {
                 number: generation,
                 members,
@@ -469,14 +492,7 @@ impl Engine {
             .as_mut()
             .filter(|run| run.number == generation && run.members.contains(&node))
         else {
-            self.set_phase(now_s, node, trainer, Phase::Stale);
-            self.actions.push(Action::Stop {
-                trainer,
-                generation,
-                nodes: vec![node],
-                grace_s: 0.0,
-            });
-            return;
+            return self.kill_stale(now_s, trainer, node, generation);
         };
         match &mut run.state {
             RunState::Adopting(confirmed) => {
@@ -492,17 +508,38 @@ impl Engine {
                 }
             }
             RunState::Running => {}
-            RunState::Stopping { .. } => self.actions.push(Action::Stop {
-                trainer,
-                generation,
-                nodes: vec![node],
-                grace_s: 0.0,
-            }),
+            RunState::Stopping {
+                waiting,
+                deadline_s,
+                grace_s,
+            } => {
+                waiting.insert(node);
+                let left_s = (*deadline_s - STOP_ANSWER_S - now_s).clamp(0.0, *grace_s);
+                self.actions.push(Action::Stop {
+                    trainer,
+                    generation,
+                    nodes: vec![node],
+                    grace_s: left_s,
+                });
+            }
         }
         self.set_phase(now_s, node, trainer, Phase::Member);
     }
 
-    /// A member came back without ranks: they ended, or it never heard of the start.
+    /// The worker runs, or is about to run, ranks of a generation that is not the
+    /// trainer's current one.
+    fn kill_stale(&mut self, now_s: f64, trainer: TrainerId, node: NodeId, generation: u64) {
+        self.set_phase(now_s, node, trainer, Phase::Stale);
+        self.actions.push(Action::Stop {
+            trainer,
+            generation,
+            nodes: vec![node],
+            grace_s: 0.0,
+        });
+    }
+
+    /// A member came back without ranks: they ended, it never heard of the start,
+    /// or it is about to start them; it answers when it is told to stop.
     fn member_without_ranks(&mut self, now_s: f64, trainer: TrainerId, node: NodeId) {
         let Some(run) = self
             .trainers
@@ -511,11 +548,18 @@ impl Engine {
         else {
             return;
         };
-        if let RunState::Stopping { waiting, .. } = &mut run.state {
-            waiting.remove(&node);
+        if let RunState::Stopping { waiting, .. } = &run.state {
+            if waiting.contains(&node) {
+                self.actions.push(Action::Stop {
+                    trainer,
+                    generation: run.number,
+                    nodes: vec![node],
+                    grace_s: 0.0,
+                });
+            }
         } else {
             run.lost_member = true;
-            self.stop_run(now_s, trainer, 0.0, Some(node));
+            self.stop_run(now_s, trainer, 0.0, None);
         }
     }
 
@@ -541,16 +585,16 @@ impl Engine {
     /// Deadlines of workers and generations.
     pub(super) fn check_deadlines(&mut self, now_s: f64) {
         self.judge_failures(now_s);
-        let mut silent = Vec::new();
+        let (mut silent, mut still_there) = (Vec::new(), Vec::new());
         for (id, node) in &self.pool {
             if let Some(worker) = &node.worker
-                && worker.phase == Phase::Placed
+                && self
+                    .worker_deadline_s(worker)
+                    .is_some_and(|deadline_s| now_s >= deadline_s)
             {
-                let deadline_s = worker.since_s + self.config.worker_start_timeout_s;
-                if now_s >= deadline_s {
-                    silent.push((worker.trainer, *id));
-                } else {
-                    self.wake_at_s = Some(self.wake_at_s.map_or(deadline_s, |s| s.min(deadline_s)));
+                match worker.phase {
+                    Phase::Leaving => still_there.push((worker.trainer, *id)),
+                    _ => silent.push((worker.trainer, *id)),
                 }
             }
         }
@@ -566,13 +610,15 @@ impl Engine {
                 } if now_s >= *deadline_s => {
                     silent.extend(waiting.iter().map(|node| (trainer.info.id, *node)));
                 }
-                RunState::Adopting(confirmed)
-                    if now_s >= run.since_s + self.config.adopt_timeout_s =>
+                RunState::Adopting(heard) | RunState::Starting(heard)
+                    if self
+                        .run_deadline_s(run)
+                        .is_some_and(|deadline_s| now_s >= deadline_s) =>
                 {
                     silent.extend(
                         run.members
                             .iter()
-                            .filter(|node| !confirmed.contains(node))
+                            .filter(|node| !heard.contains(node))
                             .map(|node| (trainer.info.id, *node)),
                     );
                 }
@@ -582,30 +628,44 @@ impl Engine {
         for (trainer, node) in silent {
             self.worker_lost(now_s, trainer, node, LossReason::Silent);
         }
-        self.repeat_leaves(now_s);
+        for (trainer, node) in still_there {
+            // A leave may have come to nothing: Slurm refuses it while a task starts.
+            self.set_phase(now_s, node, trainer, Phase::Leaving);
+            self.send_home(trainer, node, "it was told to leave and is still there");
+        }
     }
 
-    /// A leave may have come to nothing: Slurm refuses it while a task starts.
-    fn repeat_leaves(&mut self, now_s: f64) {
-        for (id, node) in &mut self.pool {
-            if let Some(worker) = &mut node.worker
-                && worker.phase == Phase::Leaving
-                && self
-                    .trainers
-                    .get(&worker.trainer)
-                    .is_some_and(|known| known.state != TrainerState::Closing)
-            {
-                if now_s >= worker.since_s + LEAVE_AGAIN_S {
-                    worker.since_s = now_s;
-                    self.actions.push(Action::Leave {
-                        trainer: worker.trainer,
-                        node: *id,
-                        reason: "it was told to leave and is still there".to_owned(),
-                    });
-                }
-                let again_s = worker.since_s + LEAVE_AGAIN_S;
-                self.wake_at_s = Some(self.wake_at_s.map_or(again_s, |s| s.min(again_s)));
-            }
+    /// Until when all members of a generation must have been heard of.
+    fn run_deadline_s(&self, run: &Run) -> Option<f64> {
+        match run.state {
+            RunState::Adopting(_) => Some(run.since_s + self.config.adopt_timeout_s),
+            RunState::Starting(_) => Some(run.since_s + self.config.worker_start_timeout_s),
+            RunState::Running | RunState::Stopping { .. } => None,
+        }
+    }
+
+    /// When something has to be done about a worker of whom nothing is heard.
+    fn worker_deadline_s(&self, worker: &Worker) -> Option<f64> {
+        let is_closing = self
+            .trainers
+            .get(&worker.trainer)
+            .is_none_or(|known| known.state == TrainerState::Closing);
+        let patience_s = match worker.phase {
+            Phase::Placed | Phase::Found => self.config.worker_start_timeout_s,
+            Phase::Leaving if !is_closing => LEAVE_AGAIN_S,
+            Phase::Stale => STOP_ANSWER_S,
+            Phase::Leaving | Phase::Ready | Phase::Member => return None,
+        };
+        Some(worker.since_s + patience_s)
+    }
+
+    pub(super) fn wake_at_workers_deadlines(&mut self) {
+        let workers = self.pool.values().filter_map(|node| node.worker.as_ref());
+        let first_s = workers
+            .filter_map(|worker| self.worker_deadline_s(worker))
+            .reduce(f64::min);
+        if let Some(time_s) = first_s {
+            self.wake_at(time_s);
         }
     }
 }

@@ -22,6 +22,9 @@ use crate::trainer::{Run, RunState, Trainer, TrainerId, TrainerState};
 pub use event::{Action, Decision, Event, LossReason, Outcome, PlaceFault};
 pub use faults::Quarantine;
 
+/// A node is vacated so much earlier than the measured save takes, seconds.
+const SAVE_MARGIN_S: f64 = 3.0;
+
 /// The engine's settings. All times are in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EngineConfig {
@@ -33,7 +36,13 @@ pub struct EngineConfig {
     pub min_trainers: usize,
     /// Free nodes with a shorter planned stay are left alone.
     pub min_hole_s: f64,
-    /// A node with a planned end is vacated this long ahead.
+    /// Slurm's backfill takes planned ends as rounded down to a multiple of this
+    /// (bf_resolution); 0 takes them as they are.
+    pub plan_grid_s: f64,
+    /// A placement on a node with a planned end waits up to this long for Slurm's
+    /// next backfill cycle (bf_interval).
+    pub plan_wait_s: f64,
+    /// A node with a planned end is vacated at least this long ahead.
     pub vacate_lead_s: f64,
     /// Limit of a task on a node without a planned end.
     pub lease_s: f64,
@@ -62,6 +71,8 @@ impl Default for EngineConfig {
             metric: Metric::default(),
             min_trainers: 30,
             min_hole_s: 60.0,
+            plan_grid_s: 0.0,
+            plan_wait_s: 0.0,
             vacate_lead_s: 5.0,
             lease_s: 1800.0,
             grace_s: 30.0,
@@ -97,18 +108,8 @@ pub struct Engine {
     actions: Vec<Action>,
     #[serde(skip)]
     decisions: Vec<Decision>,
-    /// Nodes lost since the last decision.
-    #[serde(skip)]
-    forced: Vec<(TrainerId, faults::Forced, NodeId)>,
-    #[serde(skip)]
+    /// When it asked to be called, epoch seconds.
     wake_at_s: Option<f64>,
-    /// Until when the last decision holds, epoch seconds, unless something happens
-    /// on which it depends; `None` when that has happened.
-    #[serde(skip)]
-    decided_until_s: Option<f64>,
-    /// Trainers that are not as they shall be, with their nodes; only while driving.
-    #[serde(skip)]
-    restless: BTreeMap<TrainerId, Vec<NodeId>>,
 }
 
 impl Engine {
@@ -127,47 +128,45 @@ impl Engine {
             solver: DpSolver::default(),
             actions: Vec::new(),
             decisions: Vec::new(),
-            forced: Vec::new(),
             wake_at_s: None,
-            decided_until_s: None,
-            restless: BTreeMap::new(),
         }
     }
 
     /// Takes in all that changed at `now_s` (epoch seconds) as one event and
     /// returns what is to be done, in this order.
     pub fn handle(&mut self, now_s: f64, events: Vec<Event>) -> Vec<Action> {
-        self.wake_at_s = None;
         self.names.sort();
+        let mut is_news = events.is_empty();
         for event in events {
-            if bears_on_decision(&event) {
-                self.decided_until_s = None;
-            }
-            self.take_in(now_s, event);
+            is_news |= self.take_in(now_s, event);
         }
+        let is_awaited = self.wake_at_s.is_some_and(|time_s| now_s >= time_s);
+        if !is_news && !is_awaited {
+            let wake_up = self.wake_at_s.map(|time_s| Action::WakeAt { time_s });
+            return wake_up.into_iter().collect();
+        }
+        self.wake_at_s = None;
         self.check_deadlines(now_s);
-        self.decide_if_due(now_s);
-        self.tell_forced_changes(now_s);
+        self.decide(now_s);
         self.drive(now_s);
+        self.wake_at_workers_deadlines();
+        self.stop_nobody_who_is_gone();
         if let Some(time_s) = self.wake_at_s {
             self.actions.push(Action::WakeAt { time_s });
         }
         std::mem::take(&mut self.actions)
     }
 
-    /// Decides, unless all that happened since the last decision is that it was
-    /// carried out: halfway there, some rescale costs look like nothing.
-    fn decide_if_due(&mut self, now_s: f64) {
-        if self.decided_until_s.is_none_or(|until_s| now_s >= until_s) {
-            let wake_at_s = self.wake_at_s.take();
-            self.decide(now_s);
-            self.decided_until_s = Some(self.wake_at_s.unwrap_or(f64::INFINITY));
-            if let Some(time_s) = wake_at_s {
-                self.wake_at(time_s);
+    /// A worker that was told to stop may have been lost in the same event.
+    fn stop_nobody_who_is_gone(&mut self) {
+        let pool = &self.pool;
+        self.actions.retain_mut(|action| match action {
+            Action::Stop { trainer, nodes, .. } => {
+                nodes.retain(|node| pool.get(node).is_some_and(|node| node.may_run(*trainer)));
+                !nodes.is_empty()
             }
-        } else if let Some(until_s) = self.decided_until_s.filter(|time_s| time_s.is_finite()) {
-            self.wake_at(until_s);
-        }
+            _ => true,
+        });
     }
 
     /// The decisions since the last call, oldest first.
@@ -183,7 +182,6 @@ impl Engine {
     /// Replaces the settings from the next event on.
     pub fn set_config(&mut self, config: EngineConfig) {
         self.config = config;
-        self.decided_until_s = None;
     }
 
     /// The pool's nodes.
@@ -204,31 +202,63 @@ impl Engine {
     /// Whether `node` may be used at `now_s`: to keep its worker or to get one.
     pub fn is_usable(&self, node: NodeId, now_s: f64) -> bool {
         self.pool.get(&node).is_some_and(|pool_node| {
-            self.outlasts(pool_node, now_s) && !self.is_quarantined(node, now_s)
+            self.unusable_at_s(pool_node)
+                .is_none_or(|time_s| now_s < time_s)
+                && !self.is_quarantined(node, now_s)
         })
-    }
-
-    /// Whether the node's planned end, if any, leaves time to use it.
-    fn outlasts(&self, node: &PoolNode, now_s: f64) -> bool {
-        self.unusable_at_s(node).is_none_or(|time_s| now_s < time_s)
     }
 
     /// From when on the node's planned end forbids its use, epoch seconds: a
     /// worker that is there leaves just in time, a new one needs longer.
     fn unusable_at_s(&self, node: &PoolNode) -> Option<f64> {
-        let has_worker = node
+        let stays = node
             .assigned
-            .and_then(|trainer| node.worker_of(trainer))
-            .is_some_and(|worker| worker.phase != Phase::Leaving);
-        let ahead_s = if has_worker {
-            self.config.vacate_lead_s
-        } else {
-            self.config.min_hole_s
-        };
-        node.hole_end_s.map(|end_s| end_s - ahead_s)
+            .filter(|trainer| node.keeps_worker_of(*trainer));
+        match stays {
+            Some(trainer) => node
+                .hole_end_s
+                .map(|end_s| end_s - self.vacate_lead_s(trainer)),
+            None => self
+                .last_start_s(node)
+                .map(|time_s| time_s - self.start_lead_s()),
+        }
     }
 
-    fn take_in(&mut self, now_s: f64, event: Event) {
+    /// By when a worker must start on `node` so that Slurm finds room for it: the
+    /// planned end on backfill's grid, less the wait for its next cycle; epoch seconds.
+    fn last_start_s(&self, node: &PoolNode) -> Option<f64> {
+        let grid_s = self.config.plan_grid_s;
+        let end_s = node.hole_end_s?;
+        let grid_end_s = if grid_s > 0.0 {
+            (end_s / grid_s).floor() * grid_s
+        } else {
+            end_s
+        };
+        Some(grid_end_s - self.config.plan_wait_s)
+    }
+
+    /// How long a worker that is placed on `node` at `now_s` could stay there.
+    fn room_s(&self, node: &PoolNode, now_s: f64) -> f64 {
+        self.last_start_s(node)
+            .map_or(f64::INFINITY, |time_s| time_s - now_s)
+    }
+
+    /// How long before its planned end a node gets no worker any more.
+    fn start_lead_s(&self) -> f64 {
+        self.config.min_hole_s.max(self.config.vacate_lead_s)
+    }
+
+    /// How long before its planned end `trainer` vacates a node: long enough to save.
+    fn vacate_lead_s(&self, trainer: TrainerId) -> f64 {
+        let save_s = self.trainers.get(&trainer).and_then(|known| known.save_s);
+        let least_s = save_s.map_or(0.0, |save_s| save_s + SAVE_MARGIN_S);
+        least_s
+            .max(self.config.vacate_lead_s)
+            .min(self.start_lead_s())
+    }
+
+    /// Takes in one event; whether anything may have to be done now.
+    fn take_in(&mut self, now_s: f64, event: Event) -> bool {
         match event {
             Event::Pool {
                 joined,
@@ -247,7 +277,7 @@ impl Engine {
                 }
             }
             Event::PoolDoubted => self.pool_in_doubt = true,
-            Event::PoolSeen => self.pool_in_doubt = false,
+            Event::PoolSeen => return std::mem::take(&mut self.pool_in_doubt),
             Event::TrainerArrived(info) => {
                 let arrival = self.arrivals;
                 if let std::collections::btree_map::Entry::Vacant(entry) =
@@ -308,11 +338,12 @@ impl Engine {
                 generation,
                 samples,
             } => {
-                self.progress(now_s, trainer, generation, samples);
+                return self.progress(now_s, trainer, generation, samples);
             }
             Event::Finished { trainer, exit_code } => self.finish(trainer, exit_code),
             Event::Timer => {}
         }
+        true
     }
 
     fn join(&mut self, now_s: f64, joined: Vec<(NodeId, Option<f64>)>) {
@@ -355,7 +386,7 @@ impl Engine {
         };
         pool_node.worker = Some(Worker {
             trainer,
-            phase: Phase::Placed,
+            phase: Phase::Found,
             since_s: now_s,
         });
         let held = self
@@ -385,7 +416,7 @@ impl Engine {
         }
     }
 
-    /// Has a task taken off a node where this engine knows no worker of its own.
+    /// Has a task taken off a node, whether or not it is known as a worker there.
     fn send_home(&mut self, trainer: TrainerId, node: NodeId, reason: &str) {
         self.actions.push(Action::Leave {
             trainer,
@@ -394,10 +425,12 @@ impl Engine {
         });
     }
 
-    fn progress(&mut self, now_s: f64, trainer: TrainerId, generation: u64, samples: u64) {
+    /// Whether it ends the measurement of a restart, whose cost decisions weigh.
+    fn progress(&mut self, now_s: f64, trainer: TrainerId, generation: u64, samples: u64) -> bool {
         let Some(known) = self.trainers.get_mut(&trainer) else {
-            return;
+            return false;
         };
+        let mut is_measured = false;
         if let Some((began_s, samples_then)) = known.restart_began
             && generation == known.generation
             && Self::has_running_generation(known)
@@ -406,11 +439,24 @@ impl Engine {
             let gap_s = (now_s - began_s).clamp(0.1, 600.0);
             known.restart_s = Some(known.restart_s.map_or(gap_s, |old_s| (old_s + gap_s) / 2.0));
             known.restart_began = None;
+            is_measured = true;
         }
+        let has_grown = samples > known.samples;
         known.samples = samples;
         if samples > known.failures_at_samples && !known.failures.is_empty() {
             known.failures.clear();
         }
+        // Nodes that take part in progress are good.
+        if let Some(run) = &known.run
+            && has_grown
+            && run.number == generation
+            && run.state == RunState::Running
+        {
+            for node in &run.members {
+                self.quarantines.remove(node);
+            }
+        }
+        is_measured
     }
 
     /// The trainer's verdict is known: its nodes are free, its tasks are closed.
@@ -423,7 +469,6 @@ impl Engine {
         }
         known.state = TrainerState::Closing;
         known.run = None;
-        self.decided_until_s = None;
         for node in self.pool.values_mut() {
             if node.assigned == Some(trainer) {
                 node.assigned = None;
@@ -456,23 +501,5 @@ impl Engine {
             .run
             .as_ref()
             .is_some_and(|run| !matches!(run.state, RunState::Stopping { .. }))
-    }
-}
-
-/// Whether a decision may depend on the event; the answers to what was asked for
-/// only say that a decision is being carried out.
-fn bears_on_decision(event: &Event) -> bool {
-    match event {
-        Event::Pool {
-            joined,
-            left,
-            hole_ends,
-        } => !(joined.is_empty() && left.is_empty() && hole_ends.is_empty()),
-        Event::WorkerReady { .. }
-        | Event::WorkerStarted { .. }
-        | Event::WorkerGone { .. }
-        | Event::Progress { .. } => false,
-        Event::WorkerStopped { outcome, .. } => *outcome != Outcome::Stopped,
-        _ => true,
     }
 }

@@ -62,11 +62,11 @@ fn on_whole_nodes(dedicated: &Dedicated, nodes: u32) -> f64 {
             TrainerDemand::new(trainer.nodes, spec.min_nodes, spec.max_nodes, curve)
         });
         let problem = Problem::new(nodes, HORIZON_S, demands.collect());
-        let counts = &solver.solve(&problem).nodes;
+        let solution = solver.solve(&problem);
         let mut next_s = end_s;
-        for (trainer, count) in running.iter_mut().zip(counts) {
-            trainer.nodes = *count;
-            let rate = trainer.spec.throughput.value(*count);
+        for (trainer, count) in running.iter_mut().zip(solution.nodes()) {
+            trainer.nodes = count;
+            let rate = trainer.spec.throughput.value(count);
             if rate > 0.0 {
                 next_s = next_s.min(now_s + trainer.left / rate);
             }

@@ -262,7 +262,7 @@ impl Published {
                 let pool_nodes = self.pool.len() as u32;
                 let problem = Problem::new(pool_nodes, horizon_s, demands.collect());
                 match self.solver.solve_as_published(&problem) {
-                    Some(solution) => solution.nodes.clone(),
+                    Some(solution) => solution.nodes().collect(),
                     None => self.running.iter().map(Running::count).collect(),
                 }
             }

@@ -1,0 +1,90 @@
+//! The engine against a model of Slurm, agents and trainers: whatever happens,
+//! what it does makes sense, and when all is calm everybody trains.
+
+mod examples;
+mod model;
+
+use model::ops::{Op, fair, foul, sequences, setups};
+use model::{Setup, World};
+use proptest::prelude::*;
+
+/// After so long without disturbance all must be settled, seconds: the longest
+/// quarantine, twice the longest wait for an agent, and some restarts.
+const CALM_S: f64 = 1000.0;
+
+fn live_through(setup: &Setup, ops: &[(u16, Op)]) -> World {
+    let mut world = World::new(setup);
+    world.run(ops);
+    world.calm_down();
+    world.pass(CALM_S);
+    // A measured restart may just have changed what pays.
+    for _ in 0..20 {
+        if world.unsettled().is_some() {
+            world.pass(30.0);
+        }
+    }
+    world
+}
+
+fn cases(cases: u32) -> ProptestConfig {
+    ProptestConfig {
+        cases,
+        failure_persistence: None,
+        ..Default::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(2000))]
+
+    #[test]
+    fn in_fair_weather_all_is_used_and_nodes_are_vacated_in_time(
+        setup in setups(false), ops in sequences(fair()),
+    ) {
+        let world = live_through(&setup, &ops);
+        prop_assert_eq!(world.unsettled(), None);
+        prop_assert_eq!(world.stray_ranks(), None);
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(4000))]
+
+    #[test]
+    fn whatever_fails_everybody_trains_again_when_it_is_over(
+        setup in setups(true), ops in sequences(foul()),
+    ) {
+        let world = live_through(&setup, &ops);
+        prop_assert_eq!(world.unsettled(), None);
+        prop_assert_eq!(world.stray_ranks(), None);
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(300))]
+
+    #[test]
+    fn an_engine_rebuilt_from_a_snapshot_goes_on_as_the_old_one(
+        setup in setups(true), before in sequences(foul()), after in sequences(fair()),
+    ) {
+        let mut world = World::new(&setup);
+        world.run(&before);
+        // Each call compares the two engines' actions and decisions.
+        world.take_snapshot();
+        world.run(&after);
+        world.pass(100.0);
+        prop_assert!(world.twins_agree());
+    }
+
+    #[test]
+    fn the_same_events_bring_about_the_same_actions(
+        setup in setups(true), ops in sequences(foul()),
+    ) {
+        let run = || {
+            let mut world = World::new(&setup);
+            world.run(&ops);
+            world.actions
+        };
+        prop_assert_eq!(run(), run());
+    }
+}

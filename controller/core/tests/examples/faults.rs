@@ -1,0 +1,230 @@
+//! Whose fault a failure is: the program's, its node's, or nobody's.
+
+use bftrainer_core::engine::{Action, EngineConfig, Event, LossReason, Outcome};
+use bftrainer_core::trainer::{RunState, TrainerId};
+
+use super::*;
+
+fn training_on(count: u32) -> Bench {
+    let mut bench = Bench::new(EngineConfig::default());
+    bench.live(vec![
+        idle(0..count),
+        Event::TrainerArrived(info(1, 1, count)),
+    ]);
+    bench
+}
+
+/// T1's ranks on `node` fail; the others end with them, and all starts over.
+fn fail_on(bench: &mut Bench, node: u32) -> Vec<Action> {
+    let generation = bench.run(1).number;
+    bench.live(vec![stopped(1, node, generation, failed())])
+}
+
+fn is_failed(actions: &[Action]) -> bool {
+    actions
+        .iter()
+        .any(|action| matches!(action, Action::Fail { .. }))
+}
+
+fn trains(bench: &Bench) -> bool {
+    let run = bench.trainer(1).run.as_ref();
+    run.is_some_and(|run| run.state == RunState::Running)
+}
+
+#[test]
+fn failures_on_three_different_nodes_fail_the_trainer() {
+    let mut bench = training_on(4);
+    let mut actions = Vec::new();
+    for node in 0..3 {
+        actions.extend(fail_on(&mut bench, node));
+        assert!(bench.is_quarantined(node));
+        actions.extend(bench.pass(4));
+        assert!(!is_failed(&actions));
+    }
+    // The last one might still be explained by a loss.
+    let actions = bench.pass(4);
+    let reason = "failed 3 times in a row on different nodes without progress, last: local rank \
+                  0 exited 1";
+    assert_eq!(
+        actions,
+        [Action::Fail {
+            trainer: TrainerId(1),
+            exit_code: 1,
+            reason: reason.to_owned(),
+        }]
+    );
+    // It was not the nodes' fault.
+    assert!((0..4).all(|node| !bench.is_quarantined(node)));
+}
+
+#[test]
+fn failures_that_a_loss_explains_are_nobodys() {
+    let mut bench = training_on(6);
+    for victim in 3..6 {
+        let generation = bench.run(1).number;
+        let survivor = bench.running_on(1)[0];
+        let actions = bench.tell(vec![stopped(1, survivor, generation, failed())]);
+        assert!(bench.is_quarantined(survivor));
+        bench.now_s += 6.0;
+        bench.tell(vec![lost(1, victim, LossReason::Preempted)]);
+        assert!(!bench.is_quarantined(survivor));
+        assert_eq!(bench.trainer(1).failures, []);
+        // The victim does not answer.
+        let mut left = actions;
+        for action in &mut left {
+            if let Action::Stop { nodes, .. } = action {
+                nodes.retain(|node| node.0 != victim);
+            }
+        }
+        bench.obey(left);
+        bench.pass(2);
+        assert!(trains(&bench));
+    }
+    assert!(bench.engine.quarantines().is_empty());
+}
+
+#[test]
+fn a_failure_after_a_loss_is_collateral() {
+    let mut bench = training_on(3);
+    bench.tell(vec![lost(1, 2, LossReason::Preempted)]);
+    bench.tell(vec![stopped(1, 0, 1, failed())]);
+    assert_eq!(bench.trainer(1).failures, []);
+    assert!(!bench.is_quarantined(0));
+}
+
+#[test]
+fn the_loss_of_a_worker_that_never_trained_explains_nothing() {
+    let mut bench = training_on(2);
+    bench.live(vec![Event::TrainerChanged(info(1, 1, 3))]);
+    bench.tell(vec![idle([2])]);
+    bench.tell(vec![stopped(1, 0, 1, failed())]);
+    bench.tell(vec![lost(1, 2, LossReason::Ended)]);
+    assert_eq!(bench.trainer(1).failures.len(), 1);
+    assert!(bench.is_quarantined(0));
+}
+
+#[test]
+fn one_broken_node_among_eight_never_fails_a_trainer() {
+    let mut bench = training_on(8);
+    let broken = 5;
+    let mut failures = 0;
+    for _ in 0..4 * 3600 {
+        let mut actions = bench.pass(1);
+        if trains(&bench) && bench.running_on(1).contains(&broken) {
+            failures += 1;
+            actions.extend(fail_on(&mut bench, broken));
+        }
+        assert!(!is_failed(&actions));
+    }
+    // After 60, 120, 240, ... s it is tried again, at last once an hour.
+    assert!((6..12).contains(&failures), "{failures}");
+    assert_eq!(bench.running_on(1), [0, 1, 2, 3, 4, 6, 7]);
+}
+
+/// How long the quarantine of n0 lasts from now on.
+fn quarantine_s(bench: &Bench) -> f64 {
+    bench.engine.quarantines()[&NodeId(0)].until_s - bench.now_s
+}
+
+#[test]
+fn a_quarantine_doubles_up_to_an_hour_and_progress_there_ends_the_row() {
+    let mut bench = training_on(1);
+    let hour = 3600.0;
+    for expected_s in [60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, hour, hour] {
+        fail_on(&mut bench, 0);
+        assert_eq!(quarantine_s(&bench), expected_s);
+        bench.pass(expected_s as u32 + 10);
+        assert!(trains(&bench));
+    }
+    let generation = bench.run(1).number;
+    bench.tell(vec![progress(1, generation, 100)]);
+    assert!(bench.engine.quarantines().is_empty());
+}
+
+#[test]
+fn an_hour_without_a_failure_ends_the_row_too() {
+    let mut bench = training_on(1);
+    fail_on(&mut bench, 0);
+    bench.pass(70);
+    fail_on(&mut bench, 0);
+    assert_eq!(quarantine_s(&bench), 120.0);
+    bench.pass(120 + 3600);
+    fail_on(&mut bench, 0);
+    assert_eq!(quarantine_s(&bench), 60.0);
+}
+
+#[test]
+fn progress_ends_a_row_of_failures() {
+    let mut bench = training_on(6);
+    for node in 0..6 {
+        fail_on(&mut bench, node);
+        bench.pass(20);
+        let generation = bench.run(1).number;
+        let samples = 100 * u64::from(node + 1);
+        bench.live(vec![progress(1, generation, samples)]);
+        assert_eq!(bench.trainer(1).failures, []);
+    }
+}
+
+#[test]
+fn samples_that_are_only_made_again_are_no_progress() {
+    let mut bench = training_on(4);
+    bench.live(vec![progress(1, 1, 500)]);
+    fail_on(&mut bench, 0);
+    bench.pass(1);
+    let generation = bench.run(1).number;
+    bench.live(vec![progress(1, generation, 400)]);
+    bench.live(vec![progress(1, generation, 500)]);
+    assert_eq!(bench.trainer(1).failures.len(), 1);
+}
+
+#[test]
+fn each_restart_after_a_failure_waits_twice_as_long_up_to_about_a_minute() {
+    let mut bench = training_on(1);
+    let mut pauses = Vec::new();
+    for _ in 0..9 {
+        let generation = bench.run(1).number;
+        // The program ends itself by SIGTERM: no node is to blame.
+        bench.live(vec![stopped(1, 0, generation, Outcome::Stopped)]);
+        let failed_s = bench.now_s;
+        while !trains(&bench) {
+            bench.pass(1);
+        }
+        pauses.push(bench.now_s - failed_s);
+    }
+    assert_eq!(pauses, [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 64.0, 64.0]);
+    assert!(bench.engine.quarantines().is_empty());
+}
+
+#[test]
+fn a_node_where_no_agent_says_hello_is_quarantined_and_another_is_tried() {
+    let mut bench = Bench::new(EngineConfig::default());
+    bench.tell(vec![idle(0..2), Event::TrainerArrived(info(1, 1, 1))]);
+    bench.now_s += 300.0;
+    let actions = bench.tell(vec![Event::Timer]);
+    assert_eq!(leaving(&actions), [0]);
+    assert_eq!(placed(&actions), [1]);
+    assert!(bench.is_quarantined(0));
+}
+
+#[test]
+fn a_node_whose_agent_falls_silent_is_used_again_only_when_its_task_is_gone() {
+    let mut bench = training_on(2);
+    let actions = bench.tell(vec![lost(1, 1, LossReason::Silent)]);
+    assert_eq!(leaving(&actions), [1]);
+    // Slurm can't reach it.
+    for action in actions {
+        if !matches!(action, Action::Leave { .. }) {
+            bench.obey(vec![action]);
+        }
+    }
+    assert_eq!(bench.running_on(1), [0]);
+    bench.now_s += 61.0;
+    let actions = bench.tell(vec![Event::Timer]);
+    assert_eq!((placed(&actions), leaving(&actions)), (vec![], vec![1]));
+    bench.live(vec![Event::WorkerGone {
+        trainer: TrainerId(1),
+        node: NodeId(1),
+    }]);
+    assert_eq!(bench.running_on(1), [0, 1]);
+}

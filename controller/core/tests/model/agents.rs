@@ -1,0 +1,561 @@
+//! The agents' part of the world: hellos, ranks that start, stop and fail, the
+//! control folder with its fence, messages that get lost with their connection.
+
+use bftrainer_core::engine::{Event, LossReason, Outcome};
+use bftrainer_core::node::NodeId;
+use bftrainer_core::trainer::TrainerId;
+
+use super::{PROGRESS_S, Plan, Program, Task, TaskState, What, World};
+
+/// A worker agent.
+#[derive(Debug, Default)]
+pub(super) struct Agent {
+    pub alive: bool,
+    /// The network to it is cut.
+    pub cut_off: bool,
+    pub connected: bool,
+    pub connection: u64,
+    /// The controller's life in which it said hello last.
+    pub joined_life: u64,
+    pub ranks: Option<Ranks>,
+    /// A start that waits for the end of the ranks that run.
+    pending: Option<(u64, Vec<NodeId>)>,
+    newest_seen: u64,
+    last_stopped: Option<(u64, Outcome)>,
+    /// Messages arrive in order: when the last one does, epoch seconds.
+    last_message_s: f64,
+    serial: u64,
+}
+
+/// One generation's ranks on one node.
+#[derive(Debug)]
+pub(super) struct Ranks {
+    pub generation: u64,
+    pub members: Vec<NodeId>,
+    pub state: RanksState,
+    /// Changes with the state; steps for an older one are void.
+    pub serial: u64,
+    /// The control folder's file system hangs.
+    pub is_hung: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum RanksState {
+    Preparing { cancelled: bool },
+    Running,
+    Ending(Outcome),
+}
+
+/// Ranks that were killed are gone within this time, seconds.
+const KILL_S: f64 = 0.1;
+
+impl World {
+    pub(super) fn hello(&mut self, id: u64) {
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return;
+        };
+        if !self.up || !task.agent.alive || task.agent.cut_off || task.agent.connected {
+            return;
+        }
+        if task.plan == Plan::Rest {
+            // The controller has not seen this task yet: the agent waits.
+            return self.plan(1.0, What::Hello(id));
+        }
+        if !matches!(task.plan, Plan::Placed | Plan::Runs) {
+            return;
+        }
+        let (trainer, node) = (task.trainer, task.node);
+        let agent = &mut task.agent;
+        agent.connected = true;
+        agent.connection += 1;
+        agent.joined_life = self.life;
+        agent.last_message_s = self.now_s;
+        let Some(program) = self.trainers.get(&trainer) else {
+            return;
+        };
+        if let Some(exit_code) = program.verdict {
+            self.tell(Event::Finished { trainer, exit_code });
+            return;
+        }
+        let running = agent
+            .ranks
+            .as_ref()
+            .filter(|ranks| !matches!(ranks.state, RanksState::Preparing { .. }))
+            .map(|ranks| (ranks.generation, ranks.members.clone()));
+        let is_idle = agent.ranks.is_none();
+        let newest_generation = program.folder_generation.max(agent.newest_seen);
+        let last_stopped = agent.last_stopped.clone().filter(|_| is_idle);
+        self.tell(Event::WorkerReady {
+            trainer,
+            node,
+            running,
+            newest_generation,
+        });
+        if let Some((generation, outcome)) = last_stopped {
+            self.report_stopped(id, generation, outcome);
+        }
+    }
+
+    /// The agent says something; it is lost with the connection.
+    fn report(&mut self, id: u64, event: Event) {
+        let delay_s = self.dice.between(0.001, 0.05);
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return;
+        };
+        if task.agent.connected {
+            let time_s = (self.now_s + delay_s).max(task.agent.last_message_s);
+            task.agent.last_message_s = time_s;
+            let connection = task.agent.connection;
+            self.plan(time_s - self.now_s, What::Message(id, connection, event));
+        }
+    }
+
+    pub(super) fn message(&mut self, id: u64, connection: u64, event: Event) {
+        let Some(task) = self.tasks.get(&id) else {
+            return;
+        };
+        let agent = &task.agent;
+        if agent.connected
+            && agent.connection == connection
+            && agent.joined_life == self.life
+            && matches!(task.plan, Plan::Placed | Plan::Runs)
+        {
+            self.tell(event);
+        }
+    }
+
+    fn report_stopped(&mut self, id: u64, generation: u64, outcome: Outcome) {
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return;
+        };
+        task.agent.last_stopped = Some((generation, outcome.clone()));
+        let (trainer, node) = (task.trainer, task.node);
+        self.report(
+            id,
+            Event::WorkerStopped {
+                trainer,
+                node,
+                generation,
+                outcome,
+            },
+        );
+    }
+
+    /// The controller tells the agent to start a generation.
+    pub(super) fn agent_starts(&mut self, id: u64, generation: u64, members: &[NodeId]) {
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return;
+        };
+        let agent = &mut task.agent;
+        if generation <= agent.newest_seen {
+            let newest_generation = agent.newest_seen;
+            let fenced = Outcome::Fenced { newest_generation };
+            return self.report_stopped(id, generation, fenced);
+        }
+        if agent.ranks.is_some() {
+            agent.pending = Some((generation, members.to_vec()));
+            self.end_ranks_within(id, KILL_S, Outcome::Stopped);
+        } else {
+            self.prepare(id, generation, members.to_vec());
+        }
+    }
+
+    fn prepare(&mut self, id: u64, generation: u64, members: Vec<NodeId>) {
+        let is_hung = self.faults && self.dice.chance(0.01);
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return;
+        };
+        let agent = &mut task.agent;
+        agent.newest_seen = agent.newest_seen.max(generation);
+        agent.serial += 1;
+        let serial = agent.serial;
+        agent.ranks = Some(Ranks {
+            generation,
+            members,
+            state: RanksState::Preparing { cancelled: false },
+            serial,
+            is_hung,
+        });
+        if !is_hung {
+            self.plan_within(0.02, 1.0, What::Step(id, serial));
+        }
+    }
+
+    /// The controller tells the agent to stop a generation.
+    pub(super) fn agent_stops(&mut self, id: u64, generation: u64, grace_s: f64) {
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return;
+        };
+        let agent = &mut task.agent;
+        if let Some(ranks) = &mut agent.ranks
+            && ranks.generation == generation
+        {
+            if let RanksState::Preparing { cancelled } = &mut ranks.state {
+                *cancelled = true;
+                return;
+            }
+            let is_whole = ranks.state == RanksState::Running;
+            if let Some(program) = self.trainers.get_mut(&task.trainer)
+                && is_whole
+                && grace_s > 0.0
+            {
+                program.checkpoint = program.samples;
+            }
+            let save_s = self.dice.between(0.05, 2.0);
+            let within_s = if grace_s > 0.0 {
+                save_s.min(grace_s)
+            } else {
+                KILL_S
+            };
+            return self.end_ranks_within(id, within_s, Outcome::Stopped);
+        }
+        if agent
+            .pending
+            .as_ref()
+            .is_some_and(|(pending, _)| *pending == generation)
+        {
+            agent.pending = None;
+        }
+        let outcome = match &agent.last_stopped {
+            Some((last, outcome)) if *last == generation => outcome.clone(),
+            _ => Outcome::Stopped,
+        };
+        self.report_stopped(id, generation, outcome);
+    }
+
+    /// Ranks that run end; those that are ending already keep their outcome.
+    pub(super) fn end_ranks_within(&mut self, id: u64, within_s: f64, outcome: Outcome) {
+        let Some(ranks) = self
+            .tasks
+            .get_mut(&id)
+            .and_then(|task| task.agent.ranks.as_mut())
+        else {
+            return;
+        };
+        match &mut ranks.state {
+            RanksState::Preparing { cancelled } => *cancelled = true,
+            RanksState::Running => {
+                ranks.state = RanksState::Ending(outcome);
+                ranks.serial += 1;
+                let serial = ranks.serial;
+                self.tasks.get_mut(&id).expect("just found").agent.serial = serial;
+                self.plan_within(0.01, within_s.max(0.02), What::Step(id, serial));
+            }
+            RanksState::Ending(_) => {
+                let serial = ranks.serial;
+                self.plan_within(0.01, within_s.max(0.02), What::Step(id, serial));
+            }
+        }
+    }
+
+    pub(super) fn step(&mut self, id: u64, serial: u64) {
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return;
+        };
+        let Some(ranks) = &mut task.agent.ranks else {
+            return;
+        };
+        if ranks.serial != serial {
+            return;
+        }
+        match ranks.state.clone() {
+            RanksState::Preparing { cancelled: true } => self.ranks_ended(id, Outcome::Stopped),
+            RanksState::Preparing { cancelled: false } => self.prepared(id),
+            RanksState::Running => {}
+            RanksState::Ending(outcome) => self.ranks_ended(id, outcome),
+        }
+    }
+
+    /// The control folder is claimed or checked; then the ranks run.
+    fn prepared(&mut self, id: u64) {
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return;
+        };
+        let (trainer, node) = (task.trainer, task.node);
+        let (Some(ranks), Some(program)) = (&mut task.agent.ranks, self.trainers.get_mut(&trainer))
+        else {
+            return;
+        };
+        let (generation, is_master) = (ranks.generation, ranks.members.first() == Some(&node));
+        let newest = program.folder_generation;
+        if newest > generation || is_master && newest == generation {
+            task.agent.newest_seen = task.agent.newest_seen.max(newest);
+            let newest_generation = newest;
+            return self.ranks_ended(id, Outcome::Fenced { newest_generation });
+        }
+        ranks.state = RanksState::Running;
+        if is_master {
+            program.folder_generation = generation;
+            program.samples = program.checkpoint;
+            self.raise_fence(trainer, generation);
+        }
+        self.report(
+            id,
+            Event::WorkerStarted {
+                trainer,
+                node,
+                generation,
+            },
+        );
+        if self.faults && self.dice.chance(0.02) {
+            self.program_fails(id, 1);
+        }
+    }
+
+    /// Whoever runs an older generation sees the new number within a heartbeat.
+    fn raise_fence(&mut self, trainer: TrainerId, generation: u64) {
+        let older: Vec<(u64, u64)> = self
+            .ranks_of(trainer)
+            .filter(|(_, _, ranks)| ranks.generation < generation)
+            .map(|(id, _, ranks)| (id, ranks.serial))
+            .collect();
+        for (id, serial) in older {
+            self.plan_within(0.0, 2.0, What::Fence(id, serial));
+        }
+    }
+
+    pub(super) fn ranks_of(
+        &self,
+        trainer: TrainerId,
+    ) -> impl Iterator<Item = (u64, &Task, &Ranks)> {
+        self.tasks
+            .iter()
+            .filter(move |(_, task)| task.trainer == trainer)
+            .filter_map(|(id, task)| Some((*id, task, task.agent.ranks.as_ref()?)))
+    }
+
+    pub(super) fn fence(&mut self, id: u64, serial: u64) {
+        if let Some(task) = self.tasks.get(&id)
+            && task.agent.serial == serial
+        {
+            let newest_generation = self
+                .trainers
+                .get(&task.trainer)
+                .map_or(0, |program| program.folder_generation);
+            self.end_ranks_within(id, KILL_S, Outcome::Fenced { newest_generation });
+        }
+    }
+
+    fn ranks_ended(&mut self, id: u64, outcome: Outcome) {
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return;
+        };
+        let Some(ranks) = task.agent.ranks.take() else {
+            return;
+        };
+        let pending = task.agent.pending.take();
+        self.report_stopped(id, ranks.generation, outcome);
+        if let Some((generation, members)) = pending {
+            self.prepare(id, generation, members);
+        }
+    }
+
+    /// The agent and its ranks are gone at once.
+    pub(super) fn kill_agent(&mut self, id: u64) {
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return;
+        };
+        task.agent.alive = false;
+        task.agent.connected = false;
+        let trainer = task.trainer;
+        if let Some(ranks) = task.agent.ranks.take() {
+            self.bereave(trainer, ranks.generation);
+        }
+    }
+
+    /// Ranks whose peer is gone hang, or end with an error after a while.
+    fn bereave(&mut self, trainer: TrainerId, generation: u64) {
+        let peers: Vec<(u64, u64)> = self
+            .ranks_of(trainer)
+            .filter(|(_, _, ranks)| {
+                ranks.generation == generation && ranks.state == RanksState::Running
+            })
+            .map(|(id, _, ranks)| (id, ranks.serial))
+            .collect();
+        for (id, serial) in peers {
+            if self.dice.chance(0.6) {
+                self.plan_within(0.15, 6.0, What::Collateral(id, serial));
+            }
+        }
+    }
+
+    pub(super) fn collateral(&mut self, id: u64, serial: u64) {
+        let is_current = |task: &Task| {
+            let ranks = task.agent.ranks.as_ref();
+            ranks.is_some_and(|ranks| ranks.serial == serial && ranks.state == RanksState::Running)
+        };
+        if self.tasks.get(&id).is_some_and(is_current) {
+            let reason = "its peer is gone".to_owned();
+            let exit_code = 1;
+            self.end_ranks_within(id, 0.02, Outcome::Failed { exit_code, reason });
+        }
+    }
+
+    /// A rank ends with an error of its own.
+    pub(super) fn program_fails(&mut self, id: u64, exit_code: i32) {
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return;
+        };
+        let (trainer, node) = (task.trainer, task.node);
+        let Some(ranks) = &task.agent.ranks else {
+            return;
+        };
+        if ranks.state != RanksState::Running {
+            return;
+        }
+        let generation = ranks.generation;
+        if let Some(program) = self.trainers.get_mut(&trainer) {
+            program.failing.insert(generation);
+        }
+        self.trace(|| format!("T{trainer}'s program fails on {node:?}"));
+        let outcome = match exit_code {
+            143 => Outcome::Stopped,
+            _ => Outcome::Failed {
+                exit_code,
+                reason: format!("local rank 0 exited {exit_code}"),
+            },
+        };
+        self.end_ranks_within(id, 0.02, outcome);
+        self.bereave(trainer, generation);
+    }
+
+    /// Rank 0 exits 0, and so do the others.
+    pub(super) fn program_finishes(&mut self, trainer: TrainerId) {
+        let Some((_, members)) = self.whole_generation(trainer) else {
+            return;
+        };
+        if let Some(program) = self.trainers.get_mut(&trainer) {
+            program.verdict = Some(0);
+        }
+        for node in members {
+            if let Some(id) = self.ranks_on(trainer, node) {
+                self.end_ranks_within(id, 1.0, Outcome::Exited);
+            }
+        }
+    }
+
+    fn ranks_on(&self, trainer: TrainerId, node: NodeId) -> Option<u64> {
+        let mut ranks = self.ranks_of(trainer);
+        ranks.find_map(|(id, task, _)| (task.node == node).then_some(id))
+    }
+
+    /// The newest generation and its members when the ranks of all of them run.
+    pub(super) fn whole_generation(&self, trainer: TrainerId) -> Option<(u64, Vec<NodeId>)> {
+        let newest = self.trainers.get(&trainer)?.folder_generation;
+        let running = || {
+            self.ranks_of(trainer).filter(|(_, _, ranks)| {
+                ranks.generation == newest && ranks.state == RanksState::Running
+            })
+        };
+        let members = running().next()?.2.members.clone();
+        let is_whole = members
+            .iter()
+            .all(|node| running().any(|(_, task, _)| task.node == *node));
+        is_whole.then_some((newest, members))
+    }
+
+    pub(super) fn make_progress(&mut self, trainer: TrainerId) {
+        if !self.trainers.contains_key(&trainer) {
+            return;
+        }
+        self.plan(PROGRESS_S, What::Progress(trainer));
+        let Some((generation, members)) = self.whole_generation(trainer) else {
+            return;
+        };
+        let saves = self.dice.chance(0.3);
+        let Some(program) = self.trainers.get_mut(&trainer) else {
+            return;
+        };
+        program.samples += 10 * members.len() as u64;
+        if saves {
+            program.checkpoint = program.samples;
+        }
+        let samples = program.samples;
+        if let Some(master) = self.ranks_on(trainer, members[0])
+            && self.progress
+        {
+            self.report(
+                master,
+                Event::Progress {
+                    trainer,
+                    generation,
+                    samples,
+                },
+            );
+        }
+    }
+
+    /// The agent's connection breaks; it connects anew after `away_s`.
+    pub(super) fn disconnect(&mut self, id: u64, away_s: Option<f64>) {
+        let Some(task) = self.tasks.get_mut(&id) else {
+            return;
+        };
+        if !task.agent.connected {
+            return;
+        }
+        task.agent.connected = false;
+        let connection = task.agent.connection;
+        match away_s {
+            Some(away_s) => self.plan(away_s, What::Hello(id)),
+            None => task.agent.cut_off = true,
+        }
+        self.plan_within(6.0, 7.5, What::Silence(id, connection));
+    }
+
+    pub(super) fn silence(&mut self, id: u64, connection: u64) {
+        let Some(task) = self.tasks.get(&id) else {
+            return;
+        };
+        if !task.agent.connected
+            && task.agent.connection == connection
+            && task.agent.joined_life == self.life
+            && matches!(task.plan, Plan::Placed | Plan::Runs)
+        {
+            let (trainer, node) = (task.trainer, task.node);
+            self.tell(Event::WorkerLost {
+                trainer,
+                node,
+                reason: LossReason::Silent,
+            });
+        }
+    }
+
+    /// The node loses its power.
+    pub(super) fn crash(&mut self, node: NodeId) {
+        if let Some(crashed) = self.nodes.get_mut(&node) {
+            crashed.dead = true;
+        }
+        for id in self.running_on(node) {
+            self.disconnect(id, None);
+            self.kill_agent(id);
+        }
+    }
+}
+
+impl Program {
+    /// The engine hears that ranks of a generation have ended: a failure of the
+    /// program's or its node's, or collateral of one.
+    pub(super) fn heard_of_end(&mut self, generation: u64) {
+        if self.failing.remove(&generation) {
+            if self.failures == 0 {
+                self.failures_at_samples = self.heard_samples;
+            }
+            self.failures += 1;
+        }
+    }
+
+    /// A progress line has reached the engine.
+    pub(super) fn heard(&mut self, samples: u64) {
+        self.heard_samples = samples;
+        if samples > self.failures_at_samples {
+            self.failures = 0;
+        }
+    }
+}
+
+impl Task {
+    /// Whether its processes are there.
+    pub(super) fn runs(&self) -> bool {
+        self.state == TaskState::Running
+    }
+}

@@ -1,0 +1,459 @@
+//! What must be true of every action, after every decision, and when all is calm.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bftrainer_core::engine::{Action, Decision, Event, LossReason};
+use bftrainer_core::node::NodeId;
+use bftrainer_core::pool::{Phase, PoolNode};
+use bftrainer_core::trainer::{RunState, TrainerId, TrainerState};
+
+use super::agents::RanksState;
+use super::{Plan, Task, World};
+
+/// Rounding of epoch seconds.
+const ROUNDING_S: f64 = 1e-5;
+
+impl World {
+    /// Keeps books of what the engine knows.
+    pub(super) fn note_told(&mut self, events: &[Event]) {
+        for event in events {
+            match event {
+                Event::Pool {
+                    left,
+                    joined,
+                    hole_ends,
+                } => {
+                    for node in left {
+                        self.mark_gone(*node, None);
+                    }
+                    for (node, hole_end_s) in joined.iter().chain(hole_ends) {
+                        if let Some(known) = self.nodes.get_mut(node) {
+                            known.told_end_s = hole_end_s.map(|end_s| (end_s, self.now_s));
+                        }
+                    }
+                }
+                Event::WorkerLost {
+                    trainer,
+                    node,
+                    reason: LossReason::Silent,
+                } => self.give_up(*node, *trainer),
+                Event::WorkerLost { trainer, node, .. }
+                | Event::WorkerGone { trainer, node }
+                | Event::PlaceFailed { trainer, node, .. } => {
+                    self.mark_gone(*node, Some(*trainer));
+                }
+                Event::WorkerFound { trainer, node } => {
+                    let now_s = self.now_s;
+                    for task in self.tasks.values_mut() {
+                        if task.trainer == *trainer && task.node == *node && task.runs() {
+                            task.known_since_s = Some(now_s);
+                        }
+                    }
+                }
+                Event::WorkerReady { trainer, node, .. } => {
+                    for task in self.tasks.values_mut() {
+                        if task.trainer == *trainer && task.node == *node {
+                            task.heard |= task.agent.joined_life == self.life;
+                        }
+                    }
+                }
+                Event::WorkerStopped {
+                    trainer,
+                    generation,
+                    ..
+                } => {
+                    if let Some(program) = self.trainers.get_mut(trainer) {
+                        program.heard_of_end(*generation);
+                    }
+                }
+                Event::Progress {
+                    trainer, samples, ..
+                } => {
+                    if let Some(program) = self.trainers.get_mut(trainer) {
+                        program.heard(*samples);
+                    }
+                }
+                Event::PoolDoubted => self.told_in_doubt = true,
+                Event::PoolSeen => self.told_in_doubt = false,
+                _ => {}
+            }
+        }
+    }
+
+    /// A task that was found and not adopted is none of the engine's workers.
+    pub(super) fn note_unwanted(&mut self, events: &[Event]) {
+        for event in events {
+            if let Event::WorkerFound { trainer, node } = event
+                && self
+                    .engine
+                    .pool()
+                    .get(node)
+                    .is_none_or(|node| node.worker_of(*trainer).is_none())
+            {
+                self.mark_gone(*node, Some(*trainer));
+            }
+        }
+    }
+
+    fn mark_gone(&mut self, node: NodeId, trainer: Option<TrainerId>) {
+        for task in self.tasks.values_mut() {
+            if task.node == node && trainer.is_none_or(|trainer| task.trainer == trainer) {
+                task.told_gone |= task.known_since_s.is_some();
+            }
+        }
+    }
+
+    /// The engine no longer counts on a task that may still be there.
+    fn give_up(&mut self, node: NodeId, trainer: TrainerId) {
+        for task in self.tasks.values_mut() {
+            if task.node == node && task.trainer == trainer {
+                task.given_up |= task.known_since_s.is_some();
+            }
+        }
+    }
+
+    /// The tasks that the engine believes to be on `node`.
+    fn believed_on(&self, node: NodeId) -> impl Iterator<Item = &Task> {
+        self.tasks.values().filter(move |task| {
+            task.node == node && task.known_since_s.is_some() && !task.told_gone
+        })
+    }
+
+    pub(super) fn check_action(&mut self, action: &Action) {
+        match action {
+            Action::Place {
+                trainer,
+                node,
+                limit_s,
+            } => self.check_place(*trainer, *node, *limit_s),
+            Action::Leave { trainer, node, .. } => {
+                self.check_leave(*trainer, *node);
+                self.give_up(*node, *trainer);
+            }
+            Action::Start {
+                trainer,
+                generation,
+                members,
+            } => self.check_start(*trainer, *generation, members),
+            Action::Stop {
+                trainer,
+                nodes,
+                grace_s,
+                ..
+            } => {
+                assert!(*grace_s >= 0.0 && *grace_s <= self.config.grace_s);
+                assert!(!nodes.is_empty(), "a stop names no node");
+                for node in nodes {
+                    let mut there = self.believed_on(*node);
+                    let there = there.any(|task| task.trainer == *trainer && !task.given_up);
+                    assert!(there, "a stop names {node:?}, which has no worker");
+                }
+            }
+            Action::Fail {
+                trainer, reason, ..
+            } => {
+                if let Some(program) = self.trainers.get(trainer) {
+                    assert!(
+                        program.failures >= self.config.failures,
+                        "T{trainer} failed after {} failures: {reason}",
+                        program.failures
+                    );
+                }
+            }
+            Action::Close { .. } | Action::WakeAt { .. } => {}
+        }
+    }
+
+    fn check_place(&self, trainer: TrainerId, node: NodeId, limit_s: f64) {
+        if let Some(other) = self.believed_on(node).next() {
+            panic!("T{trainer} is placed on {node:?}, where {other:?} is");
+        }
+        let pool_node = &self.engine.pool()[&node];
+        assert_eq!(pool_node.assigned, Some(trainer));
+        let hole_s = self.room_s(pool_node);
+        assert!(
+            hole_s >= self.config.min_hole_s - ROUNDING_S,
+            "T{trainer} is placed on {node:?} though its hole ends in {hole_s} s"
+        );
+        assert!(limit_s > 0.0 && limit_s <= hole_s && limit_s <= self.config.lease_s);
+        assert!(
+            !self.told_in_doubt,
+            "T{trainer} is placed while free nodes are in doubt"
+        );
+        let known = &self.engine.trainers()[&trainer];
+        assert_eq!(known.state, TrainerState::Admitted);
+        assert!(limit_s <= known.info.max_stay_s.unwrap_or(f64::INFINITY));
+    }
+
+    /// Nobody who can still be reached is sent away while ranks run.
+    fn check_leave(&self, trainer: TrainerId, node: NodeId) {
+        for task in self.believed_on(node) {
+            let closing = self
+                .trainers
+                .get(&trainer)
+                .is_none_or(|known| known.closing);
+            if task.trainer == trainer
+                && !closing
+                && !task.given_up
+                && task.agent.connected
+                && task.agent.joined_life == self.life
+                && matches!(task.plan, Plan::Placed | Plan::Runs)
+                && let Some(ranks) = &task.agent.ranks
+                && !ranks.is_hung
+            {
+                panic!("T{trainer} leaves {node:?} though its ranks run: {ranks:?}");
+            }
+        }
+    }
+
+    fn check_start(&mut self, trainer: TrainerId, generation: u64, members: &[NodeId]) {
+        let known = &self.engine.trainers()[&trainer];
+        let (min, max) = (known.info.min_nodes, known.info.max_nodes);
+        assert!(
+            (min..=max).contains(&(members.len() as u32)),
+            "T{trainer}, {min}-{max} nodes, starts on {members:?}"
+        );
+        let distinct: BTreeSet<&NodeId> = members.iter().collect();
+        assert_eq!(distinct.len(), members.len(), "{members:?}");
+        for node in members {
+            let connected = |task: &Task| task.trainer == trainer && task.heard && !task.given_up;
+            assert!(
+                self.believed_on(*node).any(connected),
+                "T{trainer} starts on {node:?}, which has no agent"
+            );
+        }
+        for (_, task, ranks) in self.ranks_of(trainer) {
+            // Who was found and does not say hello may run what it likes; the
+            // fence keeps ranks that hang from ever running.
+            let patience_s = self.config.adopt_timeout_s - ROUNDING_S;
+            let is_expected = task.known_since_s.is_some_and(|since_s| {
+                !task.told_gone
+                    && !ranks.is_hung
+                    && !task.given_up
+                    && (task.heard || self.now_s < since_s + patience_s)
+            });
+            assert!(
+                !is_expected,
+                "T{trainer} starts generation {generation} on {members:?} while {:?} runs {ranks:?}",
+                task.node
+            );
+        }
+        if let Some(program) = self.trainers.get_mut(&trainer) {
+            assert!(
+                generation > program.started,
+                "T{trainer} starts generation {generation} after {}",
+                program.started
+            );
+            program.started = generation;
+        }
+    }
+
+    pub(super) fn check_wake_up(&self, actions: &[Action]) {
+        let wake_ups = actions
+            .iter()
+            .filter(|action| matches!(action, Action::WakeAt { .. }));
+        assert!(wake_ups.count() <= 1);
+        if let Some(time_s) = self.timer_s {
+            assert!(
+                time_s > self.now_s,
+                "the wake-up at {time_s} is not after {}",
+                self.now_s
+            );
+        }
+    }
+
+    pub(super) fn check_state(
+        &self,
+        before: &BTreeMap<NodeId, TrainerId>,
+        events: &[Event],
+        decisions: &[Decision],
+    ) {
+        let after = self.assigned();
+        for (id, trainer) in self.engine.trainers() {
+            let nodes = after.values().filter(|owner| *owner == id).count() as u32;
+            let (min, max) = (trainer.info.min_nodes, trainer.info.max_nodes);
+            // In doubt nothing is decided: what is left after a loss is left as it is.
+            assert!(
+                self.told_in_doubt || nodes == 0 || (min..=max).contains(&nodes),
+                "T{id} has {nodes} nodes and may have {min}-{max}"
+            );
+            assert!(nodes == 0 || trainer.state == TrainerState::Admitted);
+            self.check_nothing_moves(*id, before, &after, events);
+            let Some(run) = &trainer.run else { continue };
+            let has_worker = |node: &NodeId| {
+                let node = self.engine.pool().get(node);
+                node.is_some_and(|node| node.may_run(*id))
+            };
+            assert!(
+                matches!(run.state, RunState::Stopping { .. })
+                    || run.members.iter().all(has_worker),
+                "T{id} has lost a member of {run:?} and nothing follows"
+            );
+        }
+        for decision in decisions {
+            let change = format!(
+                "T{}: {} -> {} nodes: ",
+                decision.trainer, decision.from_nodes, decision.to_nodes
+            );
+            assert!(decision.reason.starts_with(&change), "{decision:?}");
+            assert_ne!(decision.from_nodes, decision.to_nodes);
+        }
+    }
+
+    /// Nobody both gains and loses nodes, but for those that are taken away.
+    fn check_nothing_moves(
+        &self,
+        id: TrainerId,
+        before: &BTreeMap<NodeId, TrainerId>,
+        after: &BTreeMap<NodeId, TrainerId>,
+        events: &[Event],
+    ) {
+        let was_forced = events.iter().any(|event| match event {
+            Event::PlaceFailed { trainer, .. } | Event::WorkerFound { trainer, .. } => {
+                *trainer == id
+            }
+            _ => false,
+        });
+        let nodes_of = |map: &BTreeMap<NodeId, TrainerId>| -> BTreeSet<NodeId> {
+            let nodes = map.iter().filter(|(_, owner)| **owner == id);
+            nodes.map(|(node, _)| *node).collect()
+        };
+        let (before, after) = (nodes_of(before), nodes_of(after));
+        let gained: Vec<&NodeId> = after.difference(&before).collect();
+        let given: Vec<&NodeId> = before
+            .difference(&after)
+            .filter(|node| self.could_be_kept(**node))
+            .collect();
+        assert!(
+            was_forced || gained.is_empty() || given.is_empty(),
+            "T{id} gains {gained:?} and gives {given:?}"
+        );
+    }
+
+    fn could_be_kept(&self, id: NodeId) -> bool {
+        let Some(node) = self.engine.pool().get(&id) else {
+            return false;
+        };
+        let hole_s = self.room_s(node);
+        let needed_s = self.config.min_hole_s.max(self.config.vacate_lead_s);
+        hole_s > needed_s + ROUNDING_S && !self.is_quarantined(id)
+    }
+
+    /// How long a new worker could stay on a node, by backfill's reckoning.
+    fn room_s(&self, node: &PoolNode) -> f64 {
+        let grid_s = self.config.plan_grid_s;
+        node.hole_end_s.map_or(f64::INFINITY, |end_s| {
+            let end_s = if grid_s > 0.0 {
+                (end_s / grid_s).floor() * grid_s
+            } else {
+                end_s
+            };
+            end_s - self.config.plan_wait_s - self.now_s
+        })
+    }
+
+    fn is_quarantined(&self, node: NodeId) -> bool {
+        let quarantine = self.engine.quarantines().get(&node);
+        quarantine.is_some_and(|quarantine| self.now_s < quarantine.until_s)
+    }
+
+    /// A node with a planned use has been vacated when that comes, provided that
+    /// the engine knew and nothing is broken.
+    pub(super) fn check_vacated(&self, node: NodeId) {
+        let Some((end_s, since_s)) = self.nodes[&node].told_end_s else {
+            return;
+        };
+        let knew_s = end_s - since_s;
+        if self.is_fair && knew_s > self.config.vacate_lead_s {
+            let there = self
+                .tasks
+                .values()
+                .find(|task| task.node == node && task.runs() && task.agent.alive);
+            assert!(there.is_none(), "{node:?} is not vacated: {there:?}");
+        }
+    }
+
+    /// Says what is not as it should be when nothing has happened for a while.
+    pub fn unsettled(&self) -> Option<String> {
+        let after = self.assigned();
+        for (id, node) in self.engine.pool() {
+            if let Some(wrong) = self.unsettled_node(*id, node) {
+                return Some(wrong);
+            }
+        }
+        for (id, trainer) in self.engine.trainers() {
+            let nodes: Vec<NodeId> = after
+                .iter()
+                .filter(|(_, owner)| *owner == id)
+                .map(|(node, _)| *node)
+                .collect();
+            match (&trainer.state, &trainer.run) {
+                (TrainerState::Closing, _) => return Some(format!("T{id} has not ended")),
+                (_, None) if nodes.is_empty() => {}
+                (_, Some(run)) if run.state == RunState::Running && run.members == nodes => {
+                    if self.whole_generation(*id) != Some((run.number, nodes)) {
+                        return Some(format!("T{id}'s ranks do not run: {run:?}"));
+                    }
+                }
+                (_, run) => return Some(format!("T{id} has {nodes:?} and runs {run:?}")),
+            }
+            if let Some(wrong) = self.unused_gain(*id) {
+                return Some(wrong);
+            }
+        }
+        None
+    }
+
+    fn unsettled_node(&self, id: NodeId, node: &PoolNode) -> Option<String> {
+        let Some(worker) = &node.worker else {
+            return None;
+        };
+        let is_member = worker.phase == Phase::Member && node.assigned == Some(worker.trainer);
+        (!is_member).then(|| {
+            format!(
+                "{id:?} is assigned to {:?} and has {worker:?}",
+                node.assigned
+            )
+        })
+    }
+
+    /// Free nodes that would be worth something to an admitted trainer.
+    fn unused_gain(&self, id: TrainerId) -> Option<String> {
+        let trainer = &self.engine.trainers()[&id];
+        if trainer.state != TrainerState::Admitted {
+            return None;
+        }
+        let free = self
+            .engine
+            .pool()
+            .iter()
+            .filter(|(node, pool_node)| {
+                pool_node.assigned.is_none() && self.engine.is_usable(**node, self.now_s)
+            })
+            .count() as u32;
+        let has = self
+            .assigned()
+            .values()
+            .filter(|owner| **owner == id)
+            .count() as u32;
+        let info = &trainer.info;
+        let objective = self.config.metric.objective(&info.curve, 1.0);
+        let cost = trainer.up_s() * objective.value(has);
+        let worth = |nodes| self.config.horizon_s * (objective.value(nodes) - objective.value(has));
+        let better = (info.min_nodes.max(has + 1)..=info.max_nodes.min(has + free))
+            .find(|nodes| worth(*nodes) > cost * (1.0 + 1e-9) + 1e-9);
+        better.map(|nodes| format!("T{id} has {has} nodes, gains by {nodes}, and {free} are free"))
+    }
+
+    /// Ranks that run though their controller wants none there.
+    pub fn stray_ranks(&self) -> Option<String> {
+        self.tasks.values().find_map(|task| {
+            let ranks = task.agent.ranks.as_ref()?;
+            let run = self.engine.trainers().get(&task.trainer)?.run.as_ref();
+            let wanted = run.is_some_and(|run| {
+                run.number == ranks.generation && ranks.state == RanksState::Running
+            });
+            (!wanted).then(|| format!("{task:?}"))
+        })
+    }
+}

@@ -1,0 +1,421 @@
+//! What must outlive the daemon and Slurm does not keep: decisions with their
+//! reasons, ended trainers, node-seconds harvested. A SQLite file in the state
+//! directory, written by a thread of its own so that a slow disk delays nobody.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use bftrainer_core::engine::Decision;
+use bftrainer_core::trainer::TrainerId;
+use rusqlite::{Connection, Transaction, params};
+use thiserror::Error;
+
+/// The file's name in the state directory.
+const FILE: &str = "bftrainer.db";
+
+/// Version of the tables; in the file as `user_version`.
+const SCHEMA: i32 = 1;
+
+/// Records are written together this often.
+const BATCH: Duration = Duration::from_secs(1);
+
+/// Decisions and ended trainers that are kept.
+const KEPT_ROWS: u32 = 100_000;
+
+const TABLES: &str = "
+    CREATE TABLE decision (
+        time_s REAL NOT NULL, trainer INTEGER NOT NULL,
+        from_nodes INTEGER NOT NULL, to_nodes INTEGER NOT NULL, reason TEXT NOT NULL);
+    CREATE TABLE ended (array_job_id INTEGER NOT NULL, row TEXT NOT NULL);
+    CREATE TABLE harvest (
+        day INTEGER NOT NULL, user TEXT NOT NULL, account TEXT NOT NULL, node_s REAL NOT NULL,
+        PRIMARY KEY (day, user, account));
+";
+
+/// Why there is no store.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// The state directory or the file can't be used.
+    #[error("{path}: {error}; `state_dir` must be a directory that SlurmUser may write")]
+    Unusable {
+        /// What was tried.
+        path: PathBuf,
+        /// The system's or SQLite's words.
+        error: String,
+    },
+    /// The file was written by a later version.
+    #[error(
+        "{path} has version {found} of its tables, this bftrainerd knows {SCHEMA}: start the \
+         version that wrote it, or move the file aside"
+    )]
+    TooNew {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: i32,
+    },
+}
+
+/// Something to be kept.
+#[derive(Clone, Debug)]
+pub enum Record {
+    /// A decision.
+    Decision(Decision),
+    /// An ended trainer as it was shown last.
+    Ended {
+        /// Its array job id.
+        array_job_id: u32,
+        /// The row.
+        row: serde_json::Value,
+    },
+    /// Node-seconds in which ranks ran.
+    Harvest {
+        /// Days since 1970.
+        day: i64,
+        /// The trainer's owner.
+        user: String,
+        /// The trainer's account.
+        account: String,
+        /// Node-seconds to be added.
+        node_s: f64,
+    },
+}
+
+/// What an earlier daemon has left.
+#[derive(Debug, Default)]
+pub struct Memory {
+    /// The last decisions, oldest first.
+    pub decisions: Vec<Decision>,
+    /// The last ended trainers.
+    pub ended: Vec<(u32, serde_json::Value)>,
+}
+
+/// The open store. Dropping it writes what is left.
+#[derive(Debug)]
+pub struct Store {
+    records: Option<Sender<Record>>,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl Store {
+    /// Opens the file in `state_dir` and reads the last `most` rows of each kind.
+    /// A damaged file is set aside and begun anew, with a loud word in the log.
+    pub fn open(state_dir: &Path, most: u32) -> Result<(Self, Memory), StoreError> {
+        let unusable = |path: &Path, error: String| StoreError::Unusable {
+            path: path.to_path_buf(),
+            error,
+        };
+        std::fs::create_dir_all(state_dir)
+            .map_err(|error| unusable(state_dir, error.to_string()))?;
+        let path = state_dir.join(FILE);
+        let (connection, memory) = match open_checked(&path, most) {
+            Ok(opened) => opened,
+            Err(Trouble::TooNew(found)) => return Err(StoreError::TooNew { path, found }),
+            Err(Trouble::Damaged(error)) => {
+                set_aside(&path, &error).map_err(|error| unusable(&path, error.to_string()))?;
+                open_checked(&path, most).map_err(|trouble| unusable(&path, trouble.to_string()))?
+            }
+            Err(Trouble::Sqlite(error)) => return Err(unusable(&path, error.to_string())),
+        };
+        let (records, received) = channel();
+        let writer = thread::Builder::new()
+            .name("store".to_owned())
+            .spawn(move || write_all(connection, &received))
+            .map_err(|error| unusable(&path, error.to_string()))?;
+        let store = Store {
+            records: Some(records),
+            writer: Some(writer),
+        };
+        Ok((store, memory))
+    }
+
+    /// Hands a record to the writing thread.
+    pub fn keep(&self, record: Record) {
+        if let Some(records) = &self.records {
+            // A writer that has ended has said why.
+            let _ = records.send(record);
+        }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.records = None;
+        if let Some(writer) = self.writer.take() {
+            // It only panics where it has already said so.
+            let _ = writer.join();
+        }
+    }
+}
+
+#[derive(Debug, Error)]
+enum Trouble {
+    #[error("{0}")]
+    Damaged(String),
+    #[error("its tables have version {0}")]
+    TooNew(i32),
+    #[error("{0}")]
+    Sqlite(rusqlite::Error),
+}
+
+impl From<rusqlite::Error> for Trouble {
+    fn from(error: rusqlite::Error) -> Self {
+        use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+        match error.sqlite_error_code() {
+            Some(DatabaseCorrupt | NotADatabase) => Trouble::Damaged(error.to_string()),
+            _ => Trouble::Sqlite(error),
+        }
+    }
+}
+
+fn open_checked(path: &Path, most: u32) -> Result<(Connection, Memory), Trouble> {
+    let mut connection = Connection::open(path)?;
+    connection.busy_timeout(Duration::from_secs(5))?;
+    let verdict: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    if verdict != "ok" {
+        return Err(Trouble::Damaged(verdict));
+    }
+    connection.pragma_update(None, "journal_mode", "wal")?;
+    connection.pragma_update(None, "synchronous", "normal")?;
+    let version: i32 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    match version {
+        0 => {
+            let transaction = connection.transaction()?;
+            transaction.execute_batch(TABLES)?;
+            transaction.pragma_update(None, "user_version", SCHEMA)?;
+            transaction.commit()?;
+        }
+        SCHEMA => {}
+        other if other > SCHEMA => return Err(Trouble::TooNew(other)),
+        other => return Err(Trouble::Damaged(format!("its tables have version {other}"))),
+    }
+    let memory = recall(&connection, most)?;
+    Ok((connection, memory))
+}
+
+fn recall(connection: &Connection, most: u32) -> rusqlite::Result<Memory> {
+    let mut decisions = connection
+        .prepare(
+            "SELECT time_s, trainer, from_nodes, to_nodes, reason FROM decision \
+             ORDER BY rowid DESC LIMIT ?1",
+        )?
+        .query_map([most], |row| {
+            Ok(Decision {
+                time_s: row.get(0)?,
+                trainer: TrainerId(row.get(1)?),
+                from_nodes: row.get(2)?,
+                to_nodes: row.get(3)?,
+                reason: row.get(4)?,
+            })
+        })?
+        .collect::<rusqlite::Result<Vec<_>>>()?;
+    decisions.reverse();
+    let ended: Vec<(u32, String)> = connection
+        .prepare("SELECT array_job_id, row FROM ended ORDER BY rowid DESC LIMIT ?1")?
+        .query_map([most], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    let ended = ended
+        .into_iter()
+        .rev()
+        .filter_map(|(id, row)| Some((id, serde_json::from_str(&row).ok()?)))
+        .collect();
+    Ok(Memory { decisions, ended })
+}
+
+fn set_aside(path: &Path, error: &str) -> std::io::Result<()> {
+    let epoch_s = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |duration| duration.as_secs());
+    let aside = path.with_extension(format!("db.damaged-{epoch_s}"));
+    log::error!(
+        "{} is damaged ({error}): set aside as {}, begun anew; what was kept is not shown any more",
+        path.display(),
+        aside.display()
+    );
+    for suffix in ["-wal", "-shm"] {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        match std::fs::remove_file(&name) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    std::fs::rename(path, aside)
+}
+
+/// Writes what comes, a transaction a second, until nobody sends any more.
+fn write_all(mut connection: Connection, received: &Receiver<Record>) {
+    let mut failing = false;
+    let mut open = true;
+    while open {
+        let mut batch = match received.recv() {
+            Ok(record) => vec![record],
+            Err(_) => return,
+        };
+        let deadline = std::time::Instant::now() + BATCH;
+        loop {
+            let left = deadline.saturating_duration_since(std::time::Instant::now());
+            match received.recv_timeout(left) {
+                Ok(record) => batch.push(record),
+                Err(RecvTimeoutError::Timeout) => break,
+                Err(RecvTimeoutError::Disconnected) => {
+                    open = false;
+                    break;
+                }
+            }
+        }
+        match write_batch(&mut connection, &batch) {
+            Ok(()) if failing => {
+                log::info!("the state file can be written again");
+                failing = false;
+            }
+            Ok(()) => {}
+            Err(error) if failing => log::debug!("state file: {error}"),
+            Err(error) => {
+                log::error!("the state file can't be written: {error}; the daemon goes on without");
+                failing = true;
+            }
+        }
+    }
+}
+
+fn write_batch(connection: &mut Connection, batch: &[Record]) -> rusqlite::Result<()> {
+    let transaction = connection.transaction()?;
+    for record in batch {
+        write(&transaction, record)?;
+    }
+    for table in ["decision", "ended"] {
+        transaction.execute(
+            &format!("DELETE FROM {table} WHERE rowid <= (SELECT max(rowid) FROM {table}) - ?1"),
+            [KEPT_ROWS],
+        )?;
+    }
+    transaction.commit()
+}
+
+fn write(transaction: &Transaction<'_>, record: &Record) -> rusqlite::Result<()> {
+    match record {
+        Record::Decision(decision) => transaction
+            .prepare_cached("INSERT INTO decision VALUES (?1, ?2, ?3, ?4, ?5)")?
+            .execute(params![
+                decision.time_s,
+                decision.trainer.0,
+                decision.from_nodes,
+                decision.to_nodes,
+                decision.reason
+            ])?,
+        Record::Ended { array_job_id, row } => transaction
+            .prepare_cached("INSERT INTO ended VALUES (?1, ?2)")?
+            .execute(params![array_job_id, row.to_string()])?,
+        Record::Harvest {
+            day,
+            user,
+            account,
+            node_s,
+        } => transaction
+            .prepare_cached(
+                "INSERT INTO harvest VALUES (?1, ?2, ?3, ?4) ON CONFLICT (day, user, account) \
+                 DO UPDATE SET node_s = node_s + excluded.node_s",
+            )?
+            .execute(params![day, user, account, node_s])?,
+    };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decision(trainer: u32) -> Decision {
+        Decision {
+            time_s: 1.5,
+            trainer: TrainerId(trainer),
+            from_nodes: 2,
+            to_nodes: 4,
+            reason: format!("T{trainer}: 2 -> 4 nodes"),
+        }
+    }
+
+    #[test]
+    fn what_was_kept_is_there_after_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, memory) = Store::open(folder.path(), 10).unwrap();
+        assert!(memory.decisions.is_empty());
+        for trainer in 0..20 {
+            store.keep(Record::Decision(decision(trainer)));
+        }
+        let row = serde_json::json!({"jobid": 7, "state": "COMPLETED"});
+        store.keep(Record::Ended {
+            array_job_id: 7,
+            row: row.clone(),
+        });
+        drop(store);
+        let (_store, memory) = Store::open(folder.path(), 10).unwrap();
+        assert_eq!(memory.decisions.len(), 10);
+        assert_eq!(memory.decisions.last(), Some(&decision(19)));
+        assert_eq!(memory.ended, [(7, row)]);
+    }
+
+    #[test]
+    fn harvested_node_seconds_add_up_by_day_user_and_account() {
+        let folder = tempfile::tempdir().unwrap();
+        for node_s in [1.5, 2.0] {
+            let (store, _) = Store::open(folder.path(), 10).unwrap();
+            let (user, account) = ("ada".to_owned(), "ml".to_owned());
+            store.keep(Record::Harvest {
+                day: 20_000,
+                user,
+                account,
+                node_s,
+            });
+        }
+        let connection = Connection::open(folder.path().join(FILE)).unwrap();
+        let sum: f64 = connection
+            .query_row("SELECT node_s FROM harvest WHERE day = 20000", [], |row| {
+                row.get(0)
+            })
+            .unwrap();
+        assert_eq!(sum, 3.5);
+    }
+
+    #[test]
+    fn a_damaged_file_is_set_aside_and_begun_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(FILE), vec![b'x'; 8192]).unwrap();
+        let (store, memory) = Store::open(folder.path(), 10).unwrap();
+        assert!(memory.decisions.is_empty());
+        drop(store);
+        let kept = std::fs::read_dir(folder.path())
+            .unwrap()
+            .filter_map(Result::ok)
+            .filter(|entry| entry.file_name().to_string_lossy().contains("damaged"))
+            .count();
+        assert_eq!(kept, 1);
+    }
+
+    #[test]
+    fn a_file_of_a_later_version_is_refused_and_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE);
+        drop(Store::open(folder.path(), 10).unwrap());
+        let connection = Connection::open(&path).unwrap();
+        connection
+            .pragma_update(None, "user_version", SCHEMA + 1)
+            .unwrap();
+        drop(connection);
+        let error = Store::open(folder.path(), 10).unwrap_err().to_string();
+        assert!(error.contains("move the file aside"), "{error}");
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn a_state_directory_that_is_a_file_is_refused_with_a_sentence() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        std::fs::write(&path, "").unwrap();
+        let error = Store::open(&path, 10).unwrap_err().to_string();
+        assert!(error.contains("state_dir"), "{error}");
+    }
+}
