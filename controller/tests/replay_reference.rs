@@ -1,6 +1,7 @@
 //! The authors' policy and heuristic against logs of their own replayer. The data are read from
 //! the folder named in BFTRAINER_DATA, else from ../shared/data beside the repository.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use bftrainer_controller::replay::{
@@ -22,7 +23,9 @@ fn data() -> Option<PathBuf> {
     if folder.join("summit-2021-idle-events.csv.gz").is_file() {
         return Some(folder);
     }
-    println!(
+    // Unlike println!, this is shown without --nocapture, too.
+    let _ = writeln!(
+        std::io::stderr(),
         "no recorded data in {}: set BFTRAINER_DATA to compare with the authors' replays",
         folder.display()
     );
