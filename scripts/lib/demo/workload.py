@@ -7,10 +7,10 @@ from collections import namedtuple
 
 from cluster import ENDED
 
-SEED = 2021
+SEED = 2027
 WAVE_S = 57.0  # From one large job to the next.
 SMALL_EVERY_S = 16.0  # On average.
-LAST_SMALL_S = 20.0  # Before the end no more small jobs come.
+LAST_SMALL_S = 10.0  # Before the end no more small jobs come.
 
 # `at_s` after the workload's start; `limit_min` is what the user asks for, `run_s` what it takes.
 Request = namedtuple("Request", "at_s nodes run_s limit_min")
@@ -19,14 +19,14 @@ Request = namedtuple("Request", "at_s nodes run_s limit_min")
 def requests(seconds, seed=SEED):
     """The workload, in the order of submission."""
     chance = random.Random(seed)
-    found = [Request(0.0, 3, 14.0, 1), Request(0.0, 2, 22.0, 2), Request(0.5, 1, 9.0, 1)]
-    at_s = 4.0
+    found = [Request(0.0, 3, 14.0, 1), Request(0.0, 1, 22.0, 2)]
+    at_s = 10.0
     while at_s < seconds - LAST_SMALL_S:
         found.append(
             Request(
                 at_s,
                 nodes=chance.choices([1, 2, 3], weights=[6, 3, 1])[0],
-                run_s=round(min(chance.uniform(6, 34), seconds - at_s), 1),
+                run_s=round(chance.uniform(6, 34), 1),
                 limit_min=chance.choice([1, 1, 2]),
             )
         )
