@@ -35,9 +35,19 @@ def main():
     except Interrupted as error:
         complain("ended by {}".format(error))
         return 130
-    except DemoError as error:
+    except (DemoError, OSError) as error:
         complain(str(error))
         return 1
+    finally:
+        forget_closed_output()
+
+
+def forget_closed_output():
+    """Python would complain at its end of an output that nobody reads any more."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def parse_options():
@@ -69,7 +79,7 @@ def run(options, cluster):
         demo.prepare()
         demo.tag()
         demo.run_workload()
-        demo.await_trainers()
+        demo.await_rest()
         return demo.conclude()
     finally:
         demo.end_undisturbed()
@@ -97,7 +107,7 @@ class Demo:
         """The cluster, and the same trainings undisturbed, for comparison."""
         self.screen.say("starting a private Slurm of {} nodes".format(len(NODES)))
         self.cluster.up()
-        self.cluster.run(["rm", "-rf", self.cluster.jobs_dir])
+        self.cluster.clear_jobs_dir()
         self.workload = Workload(self.cluster, self.options.seconds)
         self.trainers = [
             Trainer(self.cluster, number, size, self.options.seconds) for number, size in enumerate(SIZES, start=1)
@@ -126,30 +136,22 @@ class Demo:
         self.screen.say("tagged trainers: " + ", ".join(names))
 
     def run_workload(self):
-        """Submits the regular jobs, and looks once a second, until the last has ended."""
+        """Submits the regular jobs and looks once a second, to the end of the span that is measured."""
         self.screen.say("{} regular jobs come over the next {} s".format(len(self.workload.waiting), self.options.seconds))
         self.screen.say(screens.LEGEND)
         self.measured = report.Measured(self.cluster, time.time())
         began_s = looked_s = time.monotonic()
-        deadline_s = began_s + self.options.seconds + 150
-        while not self.workload.done():
-            since_start_s = time.monotonic() - began_s
-            self.workload.submit_due(since_start_s, time.time)
+        end_s = began_s + self.options.seconds
+        while time.monotonic() < end_s:
+            self.workload.submit_due(time.monotonic() - began_s, time.time)
             now_s = time.monotonic()
             if now_s - looked_s >= LOOK_EVERY_S:
                 self.look(now_s - began_s, now_s - looked_s)
                 looked_s = now_s
-            if now_s > deadline_s:
-                raise DemoError("the regular jobs have not ended {:.0f} s after they began".format(now_s - began_s))
-            self.sleep_until_next(began_s, looked_s)
+            due_s = self.workload.next_s()
+            wake_s = min(end_s, looked_s + LOOK_EVERY_S, end_s if due_s is None else began_s + due_s)
+            time.sleep(max(0.01, wake_s - time.monotonic()))
         self.measured.finish(time.time(), self.trainers)
-
-    def sleep_until_next(self, began_s, looked_s):
-        wake_s = looked_s + LOOK_EVERY_S
-        due_s = self.workload.next_s()
-        if due_s is not None:
-            wake_s = min(wake_s, began_s + due_s)
-        time.sleep(max(0.01, wake_s - time.monotonic()))
 
     def look(self, now_s, passed_s):
         slurm_jobs = self.cluster.jobs()
@@ -168,18 +170,20 @@ class Demo:
             self.measured.sample(passed_s, len(NODES) - len(busy), self.trainers)
         self.screen.show(now_s, column, self.workload, self.trainers)
 
-    def await_trainers(self):
-        """The trainers finish on the empty machine."""
-        self.screen.say("the workload has ended; the trainers finish")
+    def await_rest(self):
+        """The last regular jobs end, then the trainers, on the empty machine."""
+        self.screen.say("no more regular jobs come; what there is finishes")
         began_s = time.monotonic()
-        since_start_s = time.time() - self.measured.start_s
-        deadline_s = began_s + 60 + self.options.seconds
-        while not all(trainer.done() for trainer in self.trainers) and time.monotonic() < deadline_s:
+        deadline_s = began_s + 120 + self.options.seconds
+        while not self.all_done() and time.monotonic() < deadline_s:
             time.sleep(LOOK_EVERY_S)
-            self.look(since_start_s + time.monotonic() - began_s, 0.0)
+            self.look(self.options.seconds + time.monotonic() - began_s, 0.0)
         for trainer in self.trainers:
             # The queue no longer shows ended trainers.
             trainer.row = self.cluster.bftrainer("show", str(trainer.array))[0]
+
+    def all_done(self):
+        return self.workload.done() and all(trainer.done() for trainer in self.trainers)
 
     def conclude(self):
         """Shows the figures; the exit code."""

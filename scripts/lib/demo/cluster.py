@@ -4,6 +4,7 @@ and BFTrainer's commands."""
 import json
 import os
 import re
+import shutil
 import subprocess
 from collections import namedtuple
 
@@ -57,11 +58,17 @@ class Cluster:
         self.env["PATH"] = "{}:{}:/usr/sbin:/sbin".format(release, os.environ["PATH"])
         self.env["SLURM_CONF"] = os.path.join(self.dir, "slurm.conf")
         self.env["BFTRAINER_CONF"] = os.path.join(self.dir, "bftrainer.toml")
+        # Here, where nobody else cleans up, the trainers' agents have their sockets.
+        self.env["TMPDIR"] = os.path.join(self.jobs_dir, "tmp")
         self.env["DIGITS_DIR"] = os.path.join(repo, "examples", "digits")
 
     def up(self):
         conf = [word for line in SLURM_CONF for word in ("--conf", line)]
         self._dev_cluster("up", str(len(NODES)), "--fresh", *conf, timeout_s=180)
+
+    def clear_jobs_dir(self):
+        shutil.rmtree(self.jobs_dir, ignore_errors=True)
+        os.makedirs(self.env["TMPDIR"])
 
     def down(self):
         self._dev_cluster("down", timeout_s=180)

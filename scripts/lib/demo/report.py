@@ -6,7 +6,7 @@ from trainers import DEVICE_MS_PER_SAMPLE, SIZES
 LEAST_SHARE = 0.80  # Of the usable node-seconds.
 LARGEST_LOSS_DIFFERENCE = 1e-6
 LARGEST_DISAGREEMENT = 0.10  # Of the controller's node-seconds with what squeue showed.
-HANDBACK_WITHIN_S = 30.0  # A preempted node's next job starts within this time, or was not the cause.
+HANDBACK_WITHIN_S = 10.0  # A preempted node's next job starts within this time, or was not the cause.
 
 
 class Measured:
@@ -103,6 +103,11 @@ def problems(measured, workload, trainers, drained_nodes, shown):
             found.append("regular job {} has not ended, it is {}".format(job.id, job.state))
         elif job.state == "COMPLETED" and job.started_s() is None:
             found.append("regular job {} is COMPLETED but left no output".format(job.id))
+    waits = len(workload.waited_for_block())
+    if waits < workload.large_jobs:
+        found.append(
+            "only {} multi-node jobs waited, not {}: backfill had no holes to leave".format(waits, workload.large_jobs)
+        )
     if drained_nodes:
         found.append("nodes are drained or down: {}".format(", ".join(drained_nodes)))
     return found + plausibility_problems(measured)

@@ -13,7 +13,7 @@ ROWS_PER_EPOCH = 1500  # Of examples/digits/train.py.
 # `epochs_per_minute` of the workload: more than the holes give, so that the trainers outlast it.
 # The first one, which could use all nodes, the longest: there is always somebody to use a hole.
 Size = namedtuple("Size", "min_nodes max_nodes epochs_per_minute")
-SIZES = [Size(1, 8, 9.0), Size(2, 4, 7.0), Size(1, 3, 7.0)]
+SIZES = [Size(1, 8, 9.0), Size(2, 4, 6.0), Size(1, 3, 6.0)]
 
 
 class Trainer:

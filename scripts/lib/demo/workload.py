@@ -7,10 +7,11 @@ from collections import namedtuple
 
 from cluster import ENDED
 
-SEED = 2021
+SEED = 2027
+LARGE_NODES = 7
 WAVE_S = 57.0  # From one large job to the next.
 SMALL_EVERY_S = 16.0  # On average.
-LAST_SMALL_S = 20.0  # Before the end no more small jobs come.
+LAST_SMALL_S = 10.0  # Before the end no more small jobs come.
 
 # `at_s` after the workload's start; `limit_min` is what the user asks for, `run_s` what it takes.
 Request = namedtuple("Request", "at_s nodes run_s limit_min")
@@ -19,14 +20,14 @@ Request = namedtuple("Request", "at_s nodes run_s limit_min")
 def requests(seconds, seed=SEED):
     """The workload, in the order of submission."""
     chance = random.Random(seed)
-    found = [Request(0.0, 3, 14.0, 1), Request(0.0, 2, 22.0, 2), Request(0.5, 1, 9.0, 1)]
-    at_s = 4.0
+    found = [Request(0.0, 3, 14.0, 1), Request(0.0, 1, 22.0, 2)]
+    at_s = 10.0
     while at_s < seconds - LAST_SMALL_S:
         found.append(
             Request(
                 at_s,
                 nodes=chance.choices([1, 2, 3], weights=[6, 3, 1])[0],
-                run_s=round(min(chance.uniform(6, 34), seconds - at_s), 1),
+                run_s=round(chance.uniform(6, 34), 1),
                 limit_min=chance.choice([1, 1, 2]),
             )
         )
@@ -35,7 +36,7 @@ def requests(seconds, seed=SEED):
     while wave_s + WAVE_S - 5 <= seconds:
         # The long one, and three seconds later the one that must wait for it.
         found.append(Request(wave_s, 2, round(chance.uniform(35, 40), 1), 2))
-        found.append(Request(wave_s + 3, chance.choice([7, 8]), round(chance.uniform(7, 10), 1), 1))
+        found.append(Request(wave_s + 3, chance.choice([LARGE_NODES, 8]), round(chance.uniform(7, 10), 1), 1))
         wave_s += WAVE_S
     return sorted(found)
 
@@ -66,6 +67,7 @@ class Workload:
     def __init__(self, cluster, seconds):
         self.cluster = cluster
         self.waiting = requests(seconds)
+        self.large_jobs = sum(request.nodes >= LARGE_NODES for request in self.waiting)
         self.jobs = []
         self.dir = os.path.join(cluster.jobs_dir, "regular")
         os.makedirs(self.dir)
