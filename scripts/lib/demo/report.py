@@ -5,7 +5,7 @@ from trainers import DEVICE_MS_PER_SAMPLE, SIZES
 
 LEAST_SHARE = 0.80  # Of the usable node-seconds.
 LARGEST_LOSS_DIFFERENCE = 1e-6
-LARGEST_DISAGREEMENT = 0.10  # Of the controller's node-seconds with what squeue showed.
+LARGEST_DISAGREEMENT = 0.15  # Of the controller's node-seconds with what squeue showed.
 HANDBACK_WITHIN_S = 10.0  # A preempted node's next job starts within this time, or was not the cause.
 
 
