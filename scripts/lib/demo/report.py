@@ -1,7 +1,7 @@
 """The figures of a demo: as JSON (SCHEMA "bftrainer.demo/1"), as a table, and what is wrong with them."""
 
 from cluster import NODES
-from trainers import DEVICE_MS_PER_SAMPLE, SIZES
+from trainers import DEVICE_MS_PER_SAMPLE, ROWS_PER_EPOCH, SIZES
 
 LEAST_SHARE = 0.80  # Of the usable node-seconds.
 LARGEST_LOSS_DIFFERENCE = 1e-6
@@ -125,6 +125,12 @@ def trainer_problems(trainer):
         found.append(
             "{}: losses of {} epochs, and {} undisturbed, were written, not of {}".format(name, *epochs, trainer.epochs)
         )
+    if trainer.samples() != trainer.epochs * ROWS_PER_EPOCH:
+        found.append(
+            "{} told of {:,} samples in all, not of {:,}".format(
+                name, trainer.samples(), trainer.epochs * ROWS_PER_EPOCH
+            )
+        )
     difference = trainer.largest_difference()
     if difference is not None and not difference <= LARGEST_LOSS_DIFFERENCE:
         found.append("{}: its loss differs by {:.2g} from the undisturbed run's".format(name, difference))
@@ -175,12 +181,13 @@ def table(measured, workload, trainers, shown):
             measured.sampled_idle_node_s, measured.sampled_task_node_s, measured.device_s
         ),
         "",
-        "Trainer  nodes  state       samples  final loss  undisturbed  difference  rescales  preemptions",
+        "Trainer  array  nodes  state       samples  final loss  undisturbed  difference  rescales  preemptions",
     ]
     for trainer, row in zip(trainers, shown["trainers"]):
         lines.append(
-            "T{:<7} {:<6} {:<10} {:>8,}  {:>10}  {:>11}  {:>10}  {:>8}  {:>11}".format(
+            "T{:<7} {:<6} {:<6} {:<10} {:>8,}  {:>10}  {:>11}  {:>10}  {:>8}  {:>11}".format(
                 trainer.number,
+                trainer.array,
                 "{}-{}".format(trainer.size.min_nodes, trainer.size.max_nodes),
                 row["state"],
                 row["samples"],
@@ -192,7 +199,7 @@ def table(measured, workload, trainers, shown):
             )
         )
     lines += [
-        "(difference: the largest over all epochs)",
+        "(difference: the largest over all epochs; a job with afterok of the array started after each)",
         "",
         "Regular jobs: {}, {} failed; {} multi-node jobs waited for a larger block, {}".format(
             shown["regular"]["jobs"],
