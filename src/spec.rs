@@ -20,7 +20,7 @@ pub const HELP: &str = "\
 bftrainer: --bftrainer=KEY=VALUE[,KEY=VALUE...]
   nodes=MIN-MAX   fewest and most nodes to train on (or nodes=MAX, from 1); required
   samples=N       samples to process in all
-  weight=W        importance among your own trainers, above 0 and at most 1000 (default 1)
+  weight=W        importance among your own trainers, from 0.000001 to 1000 (default 1)
   curve=N:R/N:R   throughput R in samples per second on N nodes, as 1:7115.3/2:13071.7
   up=S            seconds without progress when nodes join
   down=S          seconds without progress when nodes leave
@@ -36,7 +36,7 @@ pub struct Spec {
     pub max_nodes: u32,
     /// Samples to process in all.
     pub samples: Option<u64>,
-    /// Importance among the owner's trainers, in (0, 1000].
+    /// Importance among the owner's trainers, from 10^-6 to 1000.
     pub weight: f64,
     /// (nodes, samples per second), nodes strictly rising; empty when unknown.
     pub curve: Vec<(u32, f64)>,
@@ -81,9 +81,9 @@ pub enum SpecError {
 
 const NODES: &str = "MIN-MAX or MAX, whole numbers with 1 <= MIN <= MAX <= 100000, as nodes=1-16";
 const SAMPLES: &str = "a whole number of samples from 1 to 10^18, as samples=90000";
-const WEIGHT: &str = "a number above 0 and at most 1000, as weight=2";
+const WEIGHT: &str = "a number from 0.000001 to 1000, as weight=2";
 const CURVE: &str = "at most 64 NODES:SAMPLES_PER_SECOND joined by \"/\", nodes rising from 1, \
-                     rates above 0, as curve=1:7115.3/2:13071.7";
+                     rates from 10^-9 to 10^15, as curve=1:7115.3/2:13071.7";
 const SECONDS: &str = "seconds from 0 to 86400, as 18.5";
 
 impl Spec {
@@ -108,6 +108,9 @@ pub struct AdminComment {
     /// When the array was submitted, epoch seconds. It tells two trainers of one
     /// job number apart; Slurm's own submit time can't, it moves at each requeue.
     pub submitted_s: i64,
+    /// The time limit that its owner asked for, minutes: the longest stay on one
+    /// node. Slurm's own limit of a task is the one that we set last.
+    pub stay_min: Option<u32>,
     /// The exit code with which the trainer ended.
     pub exit_code: Option<i32>,
     /// Why it failed.
@@ -120,7 +123,15 @@ impl AdminComment {
         let mut parts = text.strip_prefix(COMMENT_PREFIX)?.split(';');
         let spec = parts.next()?.parse().ok()?;
         let submitted_s = parts.next()?.strip_prefix("submitted=")?.parse().ok()?;
-        let exit_code = match parts.next() {
+        let mut part = parts.next();
+        let stay_min = match part.and_then(|part| part.strip_prefix("stay=")) {
+            Some(minutes) => {
+                part = parts.next();
+                Some(minutes.parse().ok()?)
+            }
+            None => None,
+        };
+        let exit_code = match part {
             Some(part) => Some(part.strip_prefix("exit=")?.parse().ok()?),
             None => None,
         };
@@ -128,6 +139,7 @@ impl AdminComment {
         Some(AdminComment {
             spec,
             submitted_s,
+            stay_min,
             exit_code,
             reason: (!reason.is_empty()).then(|| reason.join(";")),
         })
@@ -140,6 +152,9 @@ impl fmt::Display for AdminComment {
             spec, submitted_s, ..
         } = self;
         write!(f, "{COMMENT_PREFIX}{spec};submitted={submitted_s}")?;
+        if let Some(minutes) = self.stay_min {
+            write!(f, ";stay={minutes}")?;
+        }
         if let Some(exit_code) = self.exit_code {
             write!(f, ";exit={exit_code}")?;
             if let Some(reason) = &self.reason {
@@ -265,7 +280,7 @@ fn parse_samples(value: &str) -> Option<u64> {
 }
 
 fn parse_weight(value: &str) -> Option<f64> {
-    parse_number(value).filter(|weight| *weight > 0.0 && *weight <= 1000.0)
+    parse_number(value).filter(|weight| (1e-6..=1000.0).contains(weight))
 }
 
 fn parse_seconds(value: &str) -> Option<f64> {
@@ -278,7 +293,7 @@ fn parse_curve(value: &str) -> Option<Vec<(u32, f64)>> {
         let (nodes, rate) = point.split_once(':')?;
         let (nodes, rate) = (parse_count(nodes)?, parse_number(rate)?);
         let rises = points.last().is_none_or(|(last, _)| *last < nodes);
-        if !rises || nodes == 0 || nodes > 100_000 || rate <= 0.0 || rate > 1e15 {
+        if !rises || nodes == 0 || nodes > 100_000 || !(1e-9..=1e15).contains(&rate) {
             return None;
         }
         points.push((nodes, rate));
@@ -344,11 +359,13 @@ mod tests {
             ("nodes=1-4,size=3", "unknown key \"size\""),
             ("nodes=1-4,", "not KEY=VALUE"),
             ("nodes=1-4,samples=1e5", "whole number of samples"),
-            ("nodes=1-4,weight=0", "above 0"),
-            ("nodes=1-4,weight=NaN", "above 0"),
-            ("nodes=1-4,weight=inf", "above 0"),
+            ("nodes=1-4,weight=0", "from 0.000001"),
+            ("nodes=1-4,weight=1e-320", "from 0.000001"),
+            ("nodes=1-4,curve=1:1e-300", "rates from"),
+            ("nodes=1-4,weight=NaN", "from 0.000001"),
+            ("nodes=1-4,weight=inf", "from 0.000001"),
             ("nodes=1-4,curve=2:10/1:20", "nodes rising"),
-            ("nodes=1-4,curve=1:-3", "rates above 0"),
+            ("nodes=1-4,curve=1:-3", "rates from"),
             ("nodes=1-4,up=-1", "seconds from 0"),
         ] {
             let error = text.parse::<Spec>().unwrap_err().to_string();
@@ -369,12 +386,18 @@ mod tests {
         let mut comment = AdminComment {
             spec,
             submitted_s: 1_796_043_852,
+            stay_min: None,
             exit_code: None,
             reason: None,
         };
         let text = comment.to_string();
         assert_eq!(text, "bftrainer:nodes=1-4,samples=5;submitted=1796043852");
         assert_eq!(AdminComment::parse(&text), Some(comment.clone()));
+        comment.stay_min = Some(20);
+        assert_eq!(
+            AdminComment::parse(&comment.to_string()),
+            Some(comment.clone())
+        );
         comment.exit_code = Some(7);
         comment.reason = Some("failed 3 times; last: exit 7".to_owned());
         assert_eq!(AdminComment::parse(&comment.to_string()), Some(comment));

@@ -61,7 +61,7 @@ class Refusals(ClusterTest):
             "nodes=8-4": ["nodes=8-4", "1 <= MIN <= MAX"],
             "nodes=many": ["nodes=many", "whole numbers"],
             "nodes=1-4,samples=1e6": ["samples=1e6", "whole number of samples"],
-            "nodes=1-4,weight=-1": ["weight=-1", "above 0"],
+            "nodes=1-4,weight=-1": ["weight=-1", "from 0.000001"],
             "nodes=1-4,curve=2:10/1:5": ["curve=2:10/1:5", "nodes rising"],
             "nodes=1-4,up=soon": ["up=soon", "seconds from 0 to 86400"],
             "nodes=1-4,colour=blue": ['"colour"', "expected nodes, samples"],

@@ -152,7 +152,7 @@ impl Config {
                 is_host_and_port,
                 HOST_AND_PORT,
             ),
-            partition: reader.text("partition", "bftrainer", is_word, WORD),
+            partition: reader.text("partition", "bftrainer", is_name, WORD),
             state_dir: reader
                 .text("state_dir", "/var/lib/bftrainer", is_absolute, ABSOLUTE)
                 .into(),
@@ -194,6 +194,10 @@ fn is_host_and_port(text: &str) -> bool {
 
 fn is_word(text: &str) -> bool {
     !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c.is_control())
+}
+
+fn is_name(text: &str) -> bool {
+    is_word(text) && !text.contains(',')
 }
 
 fn is_absolute(text: &str) -> bool {

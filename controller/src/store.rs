@@ -2,6 +2,7 @@
 //! reasons, ended trainers, node-seconds harvested. A SQLite file in the state
 //! directory, written by a thread of its own so that a slow disk delays nobody.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use bftrainer_core::engine::Decision;
 use bftrainer_core::trainer::TrainerId;
+use nix::fcntl::{Flock, FlockArg};
 use rusqlite::{Connection, Transaction, params};
 use thiserror::Error;
 
@@ -44,6 +46,12 @@ pub enum StoreError {
         path: PathBuf,
         /// The system's or SQLite's words.
         error: String,
+    },
+    /// Another daemon has it.
+    #[error("{path} is locked: another bftrainerd runs with this `state_dir`")]
+    InUse {
+        /// The lock file.
+        path: PathBuf,
     },
     /// The file was written by a later version.
     #[error(
@@ -97,6 +105,8 @@ pub struct Memory {
 pub struct Store {
     records: Option<Sender<Record>>,
     writer: Option<JoinHandle<()>>,
+    /// Held as long as the store is open.
+    _lock: Flock<File>,
 }
 
 impl Store {
@@ -110,6 +120,7 @@ impl Store {
         std::fs::create_dir_all(state_dir)
             .map_err(|error| unusable(state_dir, error.to_string()))?;
         let path = state_dir.join(FILE);
+        let lock = lock(state_dir)?;
         let (connection, memory) = match open_checked(&path, most) {
             Ok(opened) => opened,
             Err(Trouble::TooNew(found)) => return Err(StoreError::TooNew { path, found }),
@@ -127,6 +138,7 @@ impl Store {
         let store = Store {
             records: Some(records),
             writer: Some(writer),
+            _lock: lock,
         };
         Ok((store, memory))
     }
@@ -168,6 +180,16 @@ impl From<rusqlite::Error> for Trouble {
             _ => Trouble::Sqlite(error),
         }
     }
+}
+
+/// Locks the state directory against a second daemon.
+fn lock(state_dir: &Path) -> Result<Flock<File>, StoreError> {
+    let path = state_dir.join("lock");
+    let file = File::create(&path).map_err(|error| StoreError::Unusable {
+        path: path.clone(),
+        error: error.to_string(),
+    })?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| StoreError::InUse { path })
 }
 
 fn open_checked(path: &Path, most: u32) -> Result<(Connection, Memory), Trouble> {
@@ -378,6 +400,14 @@ mod tests {
             })
             .unwrap();
         assert_eq!(sum, 3.5);
+    }
+
+    #[test]
+    fn a_second_daemon_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let _store = Store::open(folder.path(), 10).unwrap();
+        let error = Store::open(folder.path(), 10).unwrap_err().to_string();
+        assert!(error.contains("another bftrainerd"), "{error}");
     }
 
     #[test]

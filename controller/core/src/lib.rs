@@ -1,7 +1,7 @@
 //! The deciding part of BFTrainer: pool, trainers, allocation and engine.
 //!
-//! Nothing here does I/O, reads a clock or knows Slurm: the daemon and the
-//! replay run the same engine and differ only in what executes its actions.
+//! Nothing here does I/O, reads a clock or knows Slurm: what executes the
+//! engine's actions is the caller's.
 
 #![forbid(unsafe_code)]
 

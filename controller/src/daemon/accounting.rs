@@ -15,6 +15,10 @@ const KEPT_LATENCIES: usize = 4096;
 /// daemon was stopped or the clock was set.
 const LONGEST_GAP_S: f64 = 60.0;
 
+/// A hole whose planned end is nearer can't be used: Slurm counts limits in
+/// minutes, seconds.
+const USABLE_HOLE_S: f64 = 60.0;
+
 /// Node-seconds are handed to the store this often, seconds.
 const KEEP_S: f64 = 60.0;
 
@@ -126,7 +130,7 @@ impl Brain {
                 .worker
                 .as_ref()
                 .is_some_and(|worker| worker.phase == Phase::Member);
-            usable += usize::from(trains || left_s >= self.config.engine.min_hole_s);
+            usable += usize::from(trains || left_s >= USABLE_HOLE_S);
         }
         self.accounting.pool_node_s += pool as f64 * gap_s;
         self.accounting.usable_node_s += usable as f64 * gap_s;
@@ -142,16 +146,21 @@ impl Brain {
             }
         }
         if now_s - self.accounting.kept_at_s >= KEEP_S {
-            self.accounting.kept_at_s = now_s;
-            for ((user, account), node_s) in std::mem::take(&mut self.accounting.unkept) {
-                let day = (now_s / 86_400.0) as i64;
-                self.store.keep(Record::Harvest {
-                    day,
-                    user,
-                    account,
-                    node_s,
-                });
-            }
+            self.keep_harvest(now_s);
+        }
+    }
+
+    /// Hands the node-seconds that were harvested lately to the store.
+    pub(super) fn keep_harvest(&mut self, now_s: f64) {
+        self.accounting.kept_at_s = now_s;
+        for ((user, account), node_s) in std::mem::take(&mut self.accounting.unkept) {
+            let day = (now_s / 86_400.0) as i64;
+            self.store.keep(Record::Harvest {
+                day,
+                user,
+                account,
+                node_s,
+            });
         }
     }
 }

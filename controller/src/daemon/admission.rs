@@ -33,6 +33,7 @@ impl Brain {
         if let Some(kept) = AdminComment::parse(&job.admin_comment) {
             let mut array = Array::new(job, Admission::Admitted(kept.spec), kept.exit_code);
             array.submit_time_s = kept.submitted_s;
+            array.stay_min = kept.stay_min;
             log::info!("T{id} of {} found, admitted before", array.owner_name);
             self.arrays.insert(id, array);
             self.announce(id, events);
@@ -45,6 +46,7 @@ impl Brain {
                 let comment = AdminComment {
                     spec,
                     submitted_s: array.submit_time_s,
+                    stay_min: array.stay_min,
                     exit_code: None,
                     reason: None,
                 };
@@ -80,8 +82,11 @@ impl Brain {
                         Purpose::Refuse,
                     );
                 }
+                let refused = Admission::Refused(reason);
                 self.arrays
-                    .insert(key, Array::new(job, Admission::Refused(reason), None));
+                    .entry(key)
+                    .and_modify(|array| array.admission = refused.clone())
+                    .or_insert_with(|| Array::new(job, refused, None));
             }
         }
     }

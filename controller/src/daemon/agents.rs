@@ -8,8 +8,9 @@ use tokio::sync::mpsc::UnboundedSender;
 /// Heartbeats that may be missed before a worker is lost.
 const MISSED_HEARTBEATS: f64 = 3.0;
 
-/// How long a join waits for Slurm to show its task, seconds.
-const PARKED_S: f64 = 15.0;
+/// How long a join waits for Slurm to show its task, seconds. Below the agent's
+/// patience with an unanswered join, 10 s.
+const PARKED_S: f64 = 8.0;
 
 /// A task: array job id and task number.
 pub type TaskKey = (u32, u32);
@@ -159,6 +160,13 @@ impl Agents {
             .values()
             .filter(|agent| agent.to_agent.is_some())
             .count()
+    }
+
+    /// Counts all as heard now.
+    pub fn forgive(&mut self, now_s: f64) {
+        for agent in self.by_task.values_mut() {
+            agent.heard_s = now_s;
+        }
     }
 
     /// Removes and returns those not heard for too long, with their nodes.

@@ -29,6 +29,12 @@ const SETTLED_AFTER_S: f64 = 0.5;
 /// Reservations and the partition are looked at this often, seconds.
 const EVERYTHING_S: f64 = 10.0;
 
+/// One slow answer puts off the next look by no more than this, seconds.
+const LONGEST_PAUSE_S: f64 = 30.0;
+
+/// The brain is woken at least this often, seconds.
+const LONGEST_WAIT_S: f64 = 1.0;
+
 /// Queries may take this share of the time.
 const QUERY_SHARE: f64 = 0.05;
 
@@ -81,6 +87,7 @@ pub(super) struct Brain {
     pub store: Store,
     orders: Sender<Order>,
     look_under_way: bool,
+    taken_at_s: f64,
     last_look_s: f64,
     last_everything_s: f64,
     last_query_s: f64,
@@ -130,6 +137,7 @@ impl Brain {
             looks: 0,
             orders,
             look_under_way: false,
+            taken_at_s: 0.0,
             last_look_s: 0.0,
             last_everything_s: 0.0,
             last_query_s: 0.0,
@@ -141,6 +149,7 @@ impl Brain {
 
     /// Takes in what happened until `now_s` as one event.
     pub fn take(&mut self, now_s: f64, inputs: Vec<Input>) {
+        self.mind_the_clock(now_s);
         self.integrate(now_s);
         let mut events = Vec::new();
         let mut questions = Vec::new();
@@ -180,6 +189,20 @@ impl Brain {
             let _ = answer.send(self.answer(now_s, uid, &query));
         }
         self.look_when_due(now_s);
+    }
+
+    /// Who was not listened to, as the daemon stood still or the clock was set, has
+    /// not been silent; and a clock that was set back must not put off the next look.
+    fn mind_the_clock(&mut self, now_s: f64) {
+        let gap_s = now_s - self.taken_at_s;
+        self.taken_at_s = now_s;
+        if !(0.0..=self.config.heartbeat_s.max(LONGEST_WAIT_S * 2.0)).contains(&gap_s) {
+            self.agents.forgive(now_s);
+        }
+        if gap_s < 0.0 {
+            self.last_look_s = 0.0;
+            self.last_everything_s = 0.0;
+        }
     }
 
     fn run_engine(&mut self, now_s: f64, mut events: Vec<Event>) {
@@ -227,6 +250,7 @@ impl Brain {
             }
             Report::Blind(error) => {
                 self.look_under_way = false;
+                self.last_everything_s = 0.0;
                 self.looks_failed += 1;
                 if self.looks_failed == 1 {
                     log::warn!("slurmctld can't be asked: {error}; nothing changes until it can");
@@ -270,7 +294,7 @@ impl Brain {
     fn next_look_s(&self) -> f64 {
         let patience_s = (f64::from(self.looks_failed) * 2.0).min(30.0);
         let shortest_s = SHORTEST_LOOK_S
-            .max(self.last_query_s / QUERY_SHARE)
+            .max((self.last_query_s / QUERY_SHARE).min(LONGEST_PAUSE_S))
             .max(patience_s);
         let hinted = self.last_look_s < self.hinted_at_s + SETTLED_AFTER_S;
         let interval_s = if hinted || self.agents.has_parked() {
@@ -297,7 +321,7 @@ impl Brain {
 
     /// Seconds until [`Brain::take`] must be called without any input.
     pub fn seconds_to_wake(&self, now_s: f64) -> f64 {
-        let mut wake_s = now_s + 1.0;
+        let mut wake_s = now_s + LONGEST_WAIT_S;
         if !self.look_under_way {
             wake_s = wake_s.min(self.next_look_s());
         }

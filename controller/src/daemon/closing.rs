@@ -30,6 +30,7 @@ impl Brain {
         let comment = AdminComment {
             spec: spec.clone(),
             submitted_s: array.submit_time_s,
+            stay_min: array.stay_min,
             exit_code: Some(exit_code),
             reason: (!reason.is_empty()).then(|| reason.to_owned()),
         };

@@ -127,7 +127,7 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
     runtime.block_on(serve(config))
 }
 
-async fn serve(mut config: Config) -> Result<(), DaemonError> {
+async fn serve(config: Config) -> Result<(), DaemonError> {
     let settings = Slurm::new().settings()?;
     let own = nix::unistd::Uid::effective().as_raw();
     if own != settings.slurm_user_uid {
@@ -138,17 +138,17 @@ async fn serve(mut config: Config) -> Result<(), DaemonError> {
     }
     let (store, memory) = Store::open(&config.state_dir, brain::KEPT_DECISIONS as u32)?;
     let (listener, hints) = bind(&config.controller).await?;
+    let munge_socket = config
+        .munge_socket
+        .clone()
+        .or_else(crate::slurm_conf::munge_socket);
     let (inputs, mut received) = mpsc::unbounded_channel();
     let orders = slurm_thread::start(Slurm::new, config.partition.clone(), inputs.clone())
         .map_err(|error| DaemonError::System {
             what: "starting the thread for Slurm",
             error,
         })?;
-    tokio::spawn(server::accept_all(
-        listener,
-        config.munge_socket.clone(),
-        inputs.clone(),
-    ));
+    tokio::spawn(server::accept_all(listener, munge_socket, inputs.clone()));
     tokio::spawn(receive_hints(hints, inputs));
     let stop = |kind| {
         signal(kind).map_err(|error| DaemonError::System {
@@ -168,9 +168,6 @@ async fn serve(mut config: Config) -> Result<(), DaemonError> {
         config.partition,
         config.controller
     );
-    // A shorter hole does not hold the shortest task that backfill starts in it.
-    let backfill_s = settings.backfill_resolution_s + settings.backfill_interval_s;
-    config.engine.min_hole_s = config.engine.min_hole_s.max(60.0 + f64::from(backfill_s));
     let mut brain = Brain::new(config, settings, orders, store, memory);
     loop {
         let wake_at = Instant::now() + Duration::from_secs_f64(brain.seconds_to_wake(now_s()));
@@ -189,6 +186,8 @@ async fn serve(mut config: Config) -> Result<(), DaemonError> {
             _ = interrupt.recv() => break,
         }
     }
+    brain.integrate(now_s());
+    brain.keep_harvest(now_s());
     log::info!("bftrainerd stops; trainers go on without it");
     Ok(())
 }

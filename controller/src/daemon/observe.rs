@@ -136,16 +136,20 @@ impl Brain {
                 let placed = matches!(task.plan, Plan::Placing { .. } | Plan::Placed { .. });
                 !placed && !task.runs()
             });
-            if Agents::is_overdue(&parked, now_s) {
-                self.refuse_agent(
-                    &parked,
-                    "Slurm does not show this task running on this node",
-                );
-            } else if is_being_ended && self.look_began_after(parked.since_s) {
+            let seen_since = self.look_began_after(parked.since_s);
+            if is_being_ended && seen_since {
                 // The agent may have gone by itself.
                 let _ = parked.to_agent.send(ToAgent::Ended);
             } else {
                 self.consider_join(now_s, parked, events);
+            }
+        }
+        for parked in self.agents.take_parked() {
+            if Agents::is_overdue(&parked, now_s) && self.look_began_after(parked.since_s) {
+                let reason = "Slurm does not show this task running on this node";
+                self.refuse_agent(&parked, reason);
+            } else {
+                self.agents.park(parked);
             }
         }
     }

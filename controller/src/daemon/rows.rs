@@ -52,6 +52,7 @@ impl Brain {
         row["state"] = json!(match array.verdict {
             Some(0) => "COMPLETED",
             Some(_) => "FAILED",
+            None if array.tasks.values().any(|task| task.given_up) => "FAILED",
             None => "CANCELLED",
         });
         if self.history.len() >= KEPT_ENDED {

@@ -143,6 +143,7 @@ impl Brain {
                     self.agents.remove((id, *task_id));
                     let node = self.engine.names.intern(&name);
                     let reason = if requeued {
+                        self.accounting.preempted(&name, now_s);
                         self.taken.insert(name, now_s);
                         LossReason::Preempted
                     } else {

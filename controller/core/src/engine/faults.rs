@@ -59,7 +59,7 @@ impl Engine {
     }
 
     /// Takes back the quarantines that failures brought on their nodes.
-    fn pardon_nodes_of(&mut self, failures: &[Failure]) {
+    pub(super) fn pardon_nodes_of(&mut self, failures: &[Failure]) {
         for failure in failures {
             if failure.exit_code != PREEMPTED
                 && let Some(quarantine) = self.quarantines.get_mut(&failure.node)

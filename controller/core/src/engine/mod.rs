@@ -359,7 +359,10 @@ impl Engine {
     }
 
     fn forget_trainer(&mut self, trainer: TrainerId) {
-        self.trainers.remove(&trainer);
+        if let Some(known) = self.trainers.remove(&trainer) {
+            // It is gone unjudged: its failures say nothing of the nodes.
+            self.pardon_nodes_of(&known.failures);
+        }
         for node in self.pool.values_mut() {
             if node.assigned == Some(trainer) {
                 node.assigned = None;

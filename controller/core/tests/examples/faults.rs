@@ -84,12 +84,23 @@ fn failures_that_a_loss_explains_are_nobodys() {
 }
 
 #[test]
-fn a_failure_after_a_loss_is_collateral() {
-    let mut bench = training_on(3);
-    bench.tell(vec![lost(1, 2, LossReason::Preempted)]);
-    bench.tell(vec![stopped(1, 0, 1, failed())]);
-    assert_eq!(bench.trainer(1).failures, []);
-    assert!(!bench.is_quarantined(0));
+fn a_failure_after_a_loss_is_collateral_even_in_the_same_event() {
+    let events = || {
+        [
+            lost(1, 2, LossReason::Preempted),
+            stopped(1, 0, 1, failed()),
+        ]
+    };
+    let mut one_by_one = training_on(3);
+    for event in events() {
+        one_by_one.tell(vec![event]);
+    }
+    let mut at_once = training_on(3);
+    at_once.tell(events().to_vec());
+    for bench in [one_by_one, at_once] {
+        assert_eq!(bench.trainer(1).failures, []);
+        assert!(!bench.is_quarantined(0));
+    }
 }
 
 #[test]
@@ -189,6 +200,7 @@ fn each_restart_after_a_failure_waits_twice_as_long_up_to_about_a_minute() {
         let failed_s = bench.now_s;
         while !trains(&bench) {
             bench.pass(1);
+            assert!(bench.now_s < failed_s + 100.0);
         }
         pauses.push(bench.now_s - failed_s);
     }
@@ -227,4 +239,15 @@ fn a_node_whose_agent_falls_silent_is_used_again_only_when_its_task_is_gone() {
         node: NodeId(1),
     }]);
     assert_eq!(bench.running_on(1), [0, 1]);
+}
+
+#[test]
+fn what_a_worker_that_takes_no_part_reports_is_no_failure_of_the_generation() {
+    let mut bench = training_on(2);
+    bench.live(vec![Event::TrainerChanged(info(1, 1, 4))]);
+    bench.tell(vec![idle(2..4)]);
+    bench.tell(vec![hello(1, 2)]);
+    assert_eq!(bench.tell(vec![stopped(1, 2, 1, failed())]), []);
+    assert_eq!(bench.running_on(1), [0, 1]);
+    assert_eq!(bench.trainer(1).failures, []);
 }

@@ -11,10 +11,11 @@ use bftrainer_core::node::NodeId;
 use bftrainer_core::pool::Phase;
 use bftrainer_core::trainer::{Run, RunState, Trainer, TrainerId, TrainerInfo};
 
-/// An engine, its clock, and what it has decided.
+/// An engine, its clock, when it wants to be called, and what it has decided.
 struct Bench {
     engine: Engine,
     now_s: f64,
+    wake_s: Option<f64>,
     decisions: Vec<Decision>,
 }
 
@@ -27,6 +28,7 @@ impl Bench {
         Bench {
             engine,
             now_s: 1000.0,
+            wake_s: None,
             decisions: Vec::new(),
         }
     }
@@ -34,7 +36,14 @@ impl Bench {
     fn tell(&mut self, events: Vec<Event>) -> Vec<Action> {
         let mut actions = self.engine.handle(self.now_s, events);
         self.decisions.extend(self.engine.take_decisions());
-        actions.retain(|action| !matches!(action, Action::WakeAt { .. }));
+        self.wake_s = None;
+        actions.retain(|action| match action {
+            Action::WakeAt { time_s } => {
+                self.wake_s = Some(*time_s);
+                false
+            }
+            _ => true,
+        });
         actions
     }
 
@@ -58,13 +67,16 @@ impl Bench {
         done
     }
 
-    /// Lets time pass, with a wake-up each second, and obeys.
+    /// Lets time pass, wakes the engine when it wants that and never else, and obeys.
     fn pass(&mut self, seconds: u32) -> Vec<Action> {
+        let until_s = self.now_s + f64::from(seconds);
         let mut done = Vec::new();
-        for _ in 0..seconds {
-            self.now_s += 1.0;
+        while let Some(time_s) = self.wake_s.filter(|time_s| *time_s <= until_s) {
+            assert!(time_s > self.now_s);
+            self.now_s = time_s;
             done.extend(self.live(vec![Event::Timer]));
         }
+        self.now_s = until_s;
         done
     }
 

@@ -56,6 +56,7 @@ fn while_the_others_are_on_their_way_who_is_ready_waits_some_seconds_and_then_st
     bench.tell(vec![idle(0..3), Event::TrainerArrived(info(1, 1, 3))]);
     bench.tell(vec![hello(1, 0)]);
     assert_eq!(bench.tell(vec![hello(1, 1)]), []);
+    assert_eq!(bench.wake_s, Some(bench.now_s + 5.0));
     bench.now_s += 5.0;
     assert_eq!(bench.tell(vec![Event::Timer]), [start(1, 1, &[0, 1])]);
 }
