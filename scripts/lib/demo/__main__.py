@@ -130,8 +130,11 @@ class Demo:
                 process.wait()
 
     def tag(self):
+        # On a fresh cluster the arrays are 1, 2, 3: T1, T2, T3 to the controller as well.
         for trainer in self.trainers:
             trainer.submit()
+        for trainer in self.trainers:
+            trainer.submit_follower()
         names = ["array {} (nodes={}-{})".format(t.array, t.size.min_nodes, t.size.max_nodes) for t in self.trainers]
         self.screen.say("tagged trainers: " + ", ".join(names))
 

@@ -60,6 +60,9 @@ class Trainer:
             str(DEVICE_MS_PER_SAMPLE),
             cwd=self.dir,
         )
+
+    def submit_follower(self):
+        """A job that starts when the array is COMPLETED, and only then."""
         self.follower = self.cluster.submit(
             "--job-name=after-T{}".format(self.number),
             "--dependency=afterok:{}".format(self.array),

@@ -8,6 +8,7 @@ from collections import namedtuple
 from cluster import ENDED
 
 SEED = 2027
+LARGE_NODES = 7
 WAVE_S = 57.0  # From one large job to the next.
 SMALL_EVERY_S = 16.0  # On average.
 LAST_SMALL_S = 10.0  # Before the end no more small jobs come.
@@ -35,7 +36,7 @@ def requests(seconds, seed=SEED):
     while wave_s + WAVE_S - 5 <= seconds:
         # The long one, and three seconds later the one that must wait for it.
         found.append(Request(wave_s, 2, round(chance.uniform(35, 40), 1), 2))
-        found.append(Request(wave_s + 3, chance.choice([7, 8]), round(chance.uniform(7, 10), 1), 1))
+        found.append(Request(wave_s + 3, chance.choice([LARGE_NODES, 8]), round(chance.uniform(7, 10), 1), 1))
         wave_s += WAVE_S
     return sorted(found)
 
@@ -66,6 +67,7 @@ class Workload:
     def __init__(self, cluster, seconds):
         self.cluster = cluster
         self.waiting = requests(seconds)
+        self.large_jobs = sum(request.nodes >= LARGE_NODES for request in self.waiting)
         self.jobs = []
         self.dir = os.path.join(cluster.jobs_dir, "regular")
         os.makedirs(self.dir)
