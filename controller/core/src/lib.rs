@@ -8,6 +8,7 @@
 pub mod allocation;
 pub mod curve;
 pub mod engine;
+pub mod learning;
 pub mod metric;
 pub mod node;
 pub mod pool;

@@ -30,8 +30,13 @@ pub struct TrainerInfo {
     pub max_nodes: u32,
     /// Importance among the owner's trainers.
     pub weight: f64,
-    /// Throughput over node count.
+    /// What tells its owner's programs apart, as its script: trainers of one program scale
+    /// alike. `None`: not known.
+    pub program: Option<String>,
+    /// Throughput over node count, as far as it is not measured.
     pub curve: Curve,
+    /// Whether `curve` is its owner's word.
+    pub has_own_curve: bool,
     /// Seconds without progress when nodes join, before it is measured.
     pub up_s: f64,
     /// Seconds without progress when nodes leave, before it is measured.

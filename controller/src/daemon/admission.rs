@@ -165,6 +165,8 @@ impl Brain {
             .flatten()
             .map(|curve| curve.clamped_to_linear());
         Some(TrainerInfo {
+            program: None,
+            has_own_curve: !spec.curve.is_empty(),
             id: TrainerId(id),
             owner_uid: array.owner_uid,
             min_nodes: spec.min_nodes,

@@ -158,6 +158,8 @@ fn results(action: &Action) -> Vec<Event> {
 /// A trainer that scales well and restarts in no time.
 fn info(id: u32, min_nodes: u32, max_nodes: u32) -> TrainerInfo {
     TrainerInfo {
+        program: None,
+        has_own_curve: true,
         id: TrainerId(id),
         owner_uid: 1000 + id,
         min_nodes,

@@ -1,0 +1,266 @@
+//! Learning what trainers do not say: how their throughput grows with nodes, what a rescale
+//! and the loss of a node cost them.
+//!
+//! Everything comes from progress reports. What is known belongs to a program, not to a
+//! trainer: trainers of one owner with the same script share it. A program of which nothing
+//! is known is profiled once, by one of its trainers, at a few counts.
+//!
+//! Which methods pay was measured: a concave prior, the mean throughput of each count,
+//! interpolation between them and sharing; parametric fits alone and bonuses for exploring
+//! do worse.
+
+mod estimate;
+mod meter;
+mod plan;
+mod profile;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::curve::Curve;
+use crate::trainer::{TrainerId, TrainerInfo};
+
+pub use estimate::estimate;
+pub use meter::{Meter, WARM_UP_S, WINDOW_S, Window};
+pub use plan::{COUNT_S, LONGEST_S, Plan};
+pub use profile::{Mean, Profile, Rate};
+
+/// What is known of programs, and the trainers that are being watched.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Learning {
+    profiles: BTreeMap<String, Profile>,
+    students: BTreeMap<TrainerId, Student>,
+}
+
+/// A trainer that is being watched.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Student {
+    /// Its program's key in `profiles`.
+    program: String,
+    /// Whether its owner has said how it scales.
+    is_told: bool,
+    min_nodes: u32,
+    max_nodes: u32,
+    meter: Meter,
+    /// The generation that is measured and its node count.
+    running: Option<(u64, u32)>,
+    /// When it was heard last in that generation, epoch seconds.
+    heard_s: Option<f64>,
+    plan: Option<Plan>,
+    /// The estimate for the profile's version.
+    #[serde(skip)]
+    estimate: Option<(u64, Curve)>,
+}
+
+/// What a report has brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct News {
+    /// The profile has changed.
+    pub is_measured: bool,
+    /// The trainer is to be profiled at another count, or no more.
+    pub plan_changed: bool,
+}
+
+/// The key under which a trainer's program is known: the owner and what tells their programs
+/// apart; without that, the trainer alone.
+pub fn program_key(info: &TrainerInfo) -> String {
+    match &info.program {
+        Some(program) => format!("{}:{program}", info.owner_uid),
+        None => format!("T{}", info.id),
+    }
+}
+
+impl Learning {
+    /// A trainer came, or what it asks for changed.
+    pub fn arrived(&mut self, info: &TrainerInfo) {
+        let program = program_key(info);
+        self.profiles.entry(program.clone()).or_default();
+        let student = self.students.entry(info.id).or_insert_with(|| Student {
+            program: program.clone(),
+            is_told: info.has_own_curve,
+            min_nodes: 0,
+            max_nodes: 0,
+            meter: Meter::default(),
+            running: None,
+            heard_s: None,
+            plan: None,
+            estimate: None,
+        });
+        student.estimate = None;
+        (student.min_nodes, student.max_nodes) = (info.min_nodes, info.max_nodes);
+        self.hand_out_plan(&program);
+    }
+
+    /// A trainer is no more; what was learnt of a program stays.
+    pub fn gone(&mut self, trainer: TrainerId) {
+        let Some(student) = self.students.remove(&trainer) else {
+            return;
+        };
+        if student.program == format!("T{trainer}") {
+            self.profiles.remove(&student.program);
+        } else {
+            self.hand_out_plan(&student.program);
+        }
+    }
+
+    /// The ranks of a generation run on `nodes` nodes.
+    pub fn started(&mut self, trainer: TrainerId, generation: u64, nodes: u32) {
+        if let Some(student) = self.students.get_mut(&trainer) {
+            student.meter = Meter::default();
+            student.running = Some((generation, nodes));
+            student.heard_s = None;
+            if let Some(plan) = &mut student.plan {
+                plan.changed();
+            }
+        }
+    }
+
+    /// A generation is told to stop or has lost a member: it is no longer measured.
+    pub fn stopping(&mut self, now_s: f64, trainer: TrainerId) -> News {
+        let Some(student) = self.students.get_mut(&trainer) else {
+            return News::default();
+        };
+        let Some((_, nodes)) = student.running.take() else {
+            return News::default();
+        };
+        let window = student.meter.close();
+        self.take_window(now_s, trainer, nodes, window, 0.0)
+    }
+
+    /// A progress report of `samples` cumulative samples.
+    pub fn progress(
+        &mut self,
+        now_s: f64,
+        trainer: TrainerId,
+        generation: u64,
+        samples: u64,
+    ) -> News {
+        let Some(student) = self.students.get_mut(&trainer) else {
+            return News::default();
+        };
+        let Some((_, nodes)) = student.running.filter(|(number, _)| *number == generation) else {
+            return News::default();
+        };
+        let (window, redone) = student.meter.report(now_s, samples);
+        let ran_s = student.heard_s.map_or(0.0, |heard_s| now_s - heard_s);
+        student.heard_s = Some(now_s);
+        if redone > 0
+            && let Some(profile) = self.profiles.get_mut(&student.program)
+        {
+            profile.add_redone(now_s, redone);
+        }
+        self.take_window(now_s, trainer, nodes, window, ran_s.max(0.0))
+    }
+
+    /// A rescale took so many seconds from the order to stop to new samples.
+    pub fn restarted(&mut self, now_s: f64, trainer: TrainerId, grew: bool, seconds: f64) {
+        if let Some(profile) = self.profile_mut(trainer) {
+            profile.add_restart(now_s, grew, seconds);
+        }
+    }
+
+    /// A generation began so many samples behind the last one's.
+    pub fn rolled_back(&mut self, now_s: f64, trainer: TrainerId, samples: u64) {
+        if let Some(profile) = self.profile_mut(trainer) {
+            profile.add_redone(now_s, samples);
+        }
+    }
+
+    /// The trainer's curve, samples per second: measured, between and beyond that `prior`.
+    pub fn curve(&mut self, trainer: TrainerId, prior: &Curve) -> Curve {
+        let Some(student) = self.students.get_mut(&trainer) else {
+            return prior.clone();
+        };
+        let Some(profile) = self.profiles.get(&student.program) else {
+            return prior.clone();
+        };
+        if let Some((version, curve)) = &student.estimate
+            && *version == profile.version
+        {
+            return curve.clone();
+        }
+        let curve = estimate(profile, prior, student.max_nodes);
+        student.estimate = Some((profile.version, curve.clone()));
+        curve
+    }
+
+    /// What is known of the trainer's program.
+    pub fn profile(&self, trainer: TrainerId) -> Option<&Profile> {
+        let student = self.students.get(&trainer)?;
+        self.profiles.get(&student.program)
+    }
+
+    /// The plan by which the trainer is being profiled.
+    pub fn plan(&self, trainer: TrainerId) -> Option<&Plan> {
+        self.students.get(&trainer)?.plan.as_ref()
+    }
+
+    /// All that is known, by program.
+    pub fn profiles(&self) -> &BTreeMap<String, Profile> {
+        &self.profiles
+    }
+
+    /// Takes in what an earlier daemon knew of a program; what is known here goes first.
+    pub fn remember(&mut self, program: String, profile: Profile) {
+        self.profiles.entry(program).or_insert(profile);
+    }
+
+    fn profile_mut(&mut self, trainer: TrainerId) -> Option<&mut Profile> {
+        let student = self.students.get(&trainer)?;
+        self.profiles.get_mut(&student.program)
+    }
+
+    fn take_window(
+        &mut self,
+        now_s: f64,
+        trainer: TrainerId,
+        nodes: u32,
+        window: Option<Window>,
+        ran_s: f64,
+    ) -> News {
+        let Some(student) = self.students.get_mut(&trainer) else {
+            return News::default();
+        };
+        let Some(profile) = self.profiles.get_mut(&student.program) else {
+            return News::default();
+        };
+        if let Some(window) = window {
+            profile.add_window(now_s, nodes, window);
+        }
+        let mut news = News {
+            is_measured: window.is_some(),
+            plan_changed: false,
+        };
+        if let Some(plan) = &mut student.plan {
+            let measured_s = window.map_or(0.0, |window| window.length_s);
+            news.plan_changed = plan.ran(nodes, measured_s, ran_s);
+            if plan.is_done() {
+                student.plan = None;
+                profile.is_profiled = true;
+            }
+        }
+        news
+    }
+
+    /// Has one of the program's trainers profile it, if nothing is known and nobody does.
+    fn hand_out_plan(&mut self, program: &str) {
+        let is_known = self
+            .profiles
+            .get(program)
+            .is_some_and(|profile| profile.is_profiled || profile.is_measured());
+        let students = self.students.values_mut();
+        let mut students: Vec<&mut Student> = students
+            .filter(|student| student.program == program)
+            .collect();
+        if is_known || students.iter().any(|student| student.plan.is_some()) {
+            return;
+        }
+        if let Some(student) = students.iter_mut().find(|student| !student.is_told) {
+            student.plan = Plan::new(student.min_nodes, student.max_nodes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
