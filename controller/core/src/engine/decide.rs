@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{Decision, Engine};
 use crate::allocation::{Problem, TrainerDemand};
+use crate::learning::{COUNT_S, Plan};
 use crate::node::NodeId;
 use crate::pool::Phase;
 use crate::trainer::{TrainerId, TrainerState};
@@ -32,6 +33,7 @@ impl Engine {
             self.admit(usable as u32);
 
             let trainers = self.participants();
+            self.refresh_curves(&trainers);
             let problem = self.problem(now_s, &trainers, &holdings, usable as u32);
             let solution = self.solver.solve(&problem);
             let counts: Vec<(TrainerId, u32, u32)> = trainers
@@ -228,7 +230,8 @@ impl Engine {
                     worker.is_some_and(|worker| worker.phase == Phase::Found)
                 };
                 let runs = Self::has_running_generation(trainer) || held.iter().any(is_found);
-                let up_s = if runs { trainer.up_s() } else { 0.0 };
+                let (up_s, down_s) = self.rescale_costs_s(*id);
+                let up_s = if runs { up_s } else { 0.0 };
                 // Who waits for reasons of its own keeps the nodes where its workers
                 // are and gets no more.
                 let max = if now_s < trainer.resume_at_s {
@@ -239,9 +242,10 @@ impl Engine {
                 } else {
                     info.max_nodes
                 };
-                let objective = self.config.metric.objective(&info.curve, weight);
-                TrainerDemand::new(current, info.min_nodes, max, objective)
-                    .with_costs(up_s, trainer.down_s())
+                let max = max.min(self.plan(*id).and_then(Plan::most_nodes).unwrap_or(max));
+                let curve = self.curve(*id).unwrap_or(&info.curve);
+                let objective = self.config.metric.objective(curve, weight);
+                TrainerDemand::new(current, info.min_nodes, max, objective).with_costs(up_s, down_s)
             })
             .collect();
         Problem::new(pool_nodes, self.config.horizon_s, demands)
@@ -252,16 +256,25 @@ impl Engine {
     fn explain(&self, problem: &Problem, index: usize, trainer: TrainerId, to: u32) -> String {
         let from = problem.trainers[index].current.nodes;
         let known = &self.trainers[&trainer];
-        let curve = &known.info.curve;
+        let curve = self.curve(trainer).unwrap_or(&known.info.curve);
+        let (up_s, down_s) = self.rescale_costs_s(trainer);
         let samples = |nodes: u32| curve.value(nodes) * problem.horizon_s;
         let horizon_s = problem.horizon_s;
         let lead = format!("T{trainer}: {from} -> {to} nodes");
+        if let Some(plan) = self.plan(trainer)
+            && plan.most_nodes() == Some(to)
+        {
+            return format!(
+                "{lead}: how it scales is not known; it is measured for {COUNT_S:.0} s each on {}",
+                plan.counts()
+            );
+        }
         if to > from {
             let gain = samples(to) - samples(from);
             let restart = if problem.trainers[index].up_s == 0.0 {
                 "with nothing running that would have to restart".to_owned()
             } else {
-                format!("against a restart of {:.1} s", known.up_s())
+                format!("against a restart of {up_s:.1} s")
             };
             format!(
                 "{lead}: {} more {} worth {gain:.0} samples over {horizon_s:.0} s {restart}",
@@ -284,9 +297,8 @@ impl Engine {
             let loss = samples(from) - samples(to);
             format!(
                 "{lead}: {} fewer cost {loss:.0} samples over {horizon_s:.0} s and a restart of \
-                 {:.1} s; others gain more from them",
+                 {down_s:.1} s; others gain more from them",
                 from - to,
-                known.down_s(),
             )
         }
     }

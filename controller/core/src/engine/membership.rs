@@ -219,6 +219,7 @@ impl Engine {
         grace_s: f64,
         answered: Option<NodeId>,
     ) {
+        self.learning.stopping(now_s, trainer, grace_s > 0.0);
         let pool = &self.pool;
         let Some(known) = self.trainers.get_mut(&trainer) else {
             return;
@@ -526,6 +527,7 @@ impl Engine {
             }
         }
         self.set_phase(now_s, node, trainer, Phase::Member);
+        self.measure(trainer);
     }
 
     /// The worker runs, or is about to run, ranks of a generation that is not the
@@ -582,6 +584,7 @@ impl Engine {
                 run.since_s = now_s;
             }
         }
+        self.measure(trainer);
     }
 
     /// Deadlines of workers and generations.

@@ -7,6 +7,7 @@
 mod decide;
 mod event;
 mod faults;
+mod learn;
 mod membership;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::allocation::DpSolver;
+use crate::learning::Learning;
 use crate::metric::Metric;
 use crate::node::{NodeId, NodeNames};
 use crate::pool::{Phase, PoolNode, Worker};
@@ -62,6 +64,9 @@ pub struct EngineConfig {
     pub quarantine_max_s: f64,
     /// Failures in a row, on as many nodes, without progress, that end a trainer.
     pub failures: usize,
+    /// Whether curves and costs are learned from progress, those that trainers bring being
+    /// taken as a first guess.
+    pub learn: bool,
 }
 
 impl Default for EngineConfig {
@@ -83,6 +88,7 @@ impl Default for EngineConfig {
             quarantine_s: 60.0,
             quarantine_max_s: 3600.0,
             failures: 3,
+            learn: false,
         }
     }
 }
@@ -96,6 +102,7 @@ pub struct Engine {
     pool: BTreeMap<NodeId, PoolNode>,
     trainers: BTreeMap<TrainerId, Trainer>,
     quarantines: BTreeMap<NodeId, Quarantine>,
+    learning: Learning,
     /// Whether free nodes may be taken already.
     pool_in_doubt: bool,
     /// Counts calls of [`Engine::handle`] that brought nodes.
@@ -121,6 +128,7 @@ impl Engine {
             pool: BTreeMap::new(),
             trainers: BTreeMap::new(),
             quarantines: BTreeMap::new(),
+            learning: Learning::default(),
             pool_in_doubt: false,
             join_events: 0,
             arrivals: 0,
@@ -279,6 +287,7 @@ impl Engine {
             Event::PoolDoubted => self.pool_in_doubt = true,
             Event::PoolSeen => return std::mem::take(&mut self.pool_in_doubt),
             Event::TrainerArrived(info) => {
+                self.watch(&info);
                 let arrival = self.arrivals;
                 if let std::collections::btree_map::Entry::Vacant(entry) =
                     self.trainers.entry(info.id)
@@ -288,6 +297,9 @@ impl Engine {
                 }
             }
             Event::TrainerChanged(info) => {
+                if self.trainers.contains_key(&info.id) {
+                    self.watch(&info);
+                }
                 if let Some(trainer) = self.trainers.get_mut(&info.id) {
                     trainer.info = info;
                 }
@@ -359,6 +371,7 @@ impl Engine {
     }
 
     fn forget_trainer(&mut self, trainer: TrainerId) {
+        self.learning.gone(trainer);
         if let Some(known) = self.trainers.remove(&trainer) {
             // It is gone unjudged: its failures say nothing of the nodes.
             self.pardon_nodes_of(&known.failures);
@@ -443,6 +456,7 @@ impl Engine {
             known.restart_s = Some(known.restart_s.map_or(gap_s, |old_s| (old_s + gap_s) / 2.0));
             known.restart_began = None;
             is_measured = true;
+            self.learning.restarted(now_s, trainer, gap_s);
         }
         let has_grown = samples > known.samples;
         known.samples = samples;
@@ -459,7 +473,7 @@ impl Engine {
                 self.quarantines.remove(node);
             }
         }
-        is_measured
+        is_measured | self.learn(now_s, trainer, generation, samples)
     }
 
     /// The trainer's verdict is known: its nodes are free, its tasks are closed.

@@ -63,7 +63,10 @@ pub fn estimate(profile: &Profile, prior: &Curve, max_nodes: u32) -> Curve {
         .into_iter()
         .map(|nodes| {
             let ratio = interpolated(&ratios, nodes.clamp(first, last));
-            (nodes, (ratio / shape.step_s(nodes)).clamp(MIN_VALUE, MAX_VALUE))
+            (
+                nodes,
+                (ratio / shape.step_s(nodes)).clamp(MIN_VALUE, MAX_VALUE),
+            )
         })
         .collect();
     // The values are finite and positive and the counts rise: it is a curve.
@@ -220,7 +223,10 @@ mod tests {
         let curve = estimate(&measured(&[(4, 300.0)], 60.0), &prior, 64);
         for nodes in [1, 2, 4, 8, 32, 64] {
             let expected = 300.0 * prior.value(nodes) / prior.value(4);
-            assert!((curve.value(nodes) / expected - 1.0).abs() < 1e-6, "{nodes}");
+            assert!(
+                (curve.value(nodes) / expected - 1.0).abs() < 1e-6,
+                "{nodes}"
+            );
         }
     }
 
@@ -236,7 +242,13 @@ mod tests {
 
     #[test]
     fn a_peak_is_found_once_counts_around_it_are_measured() {
-        let rates = [(1, 100.0), (8, 700.0), (16, 1000.0), (24, 900.0), (64, 500.0)];
+        let rates = [
+            (1, 100.0),
+            (8, 700.0),
+            (16, 1000.0),
+            (24, 900.0),
+            (64, 500.0),
+        ];
         let curve = estimate(&measured(&rates, 600.0), &Curve::amdahl(0.98, 64), 64);
         let best = (1..=64).max_by(|a, b| curve.value(*a).total_cmp(&curve.value(*b)));
         assert!((14..=18).contains(&best.unwrap()), "{best:?}");

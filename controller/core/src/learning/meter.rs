@@ -37,34 +37,30 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Takes a report in; the window that it closes, and the samples that are to be redone
-    /// when they have decreased.
-    pub fn report(&mut self, time_s: f64, samples: u64) -> (Option<Window>, u64) {
+    /// Takes a report in; the window that it closes.
+    pub fn report(&mut self, time_s: f64, samples: u64) -> Option<Window> {
         let report = Report { time_s, samples };
-        let redone = self
-            .last
-            .map_or(0, |last| last.samples.saturating_sub(samples));
-        let is_late = self.last.is_some_and(|last| time_s < last.time_s);
-        if redone > 0 || is_late {
+        let goes_back = |last: Report| samples < last.samples || time_s < last.time_s;
+        if self.last.is_some_and(goes_back) {
             // A rollback, or a clock that was set back: nothing before can be compared.
             *self = Meter::default();
         }
         self.last = Some(report);
         let Some(first) = self.first else {
             self.first = Some(report);
-            return (None, redone);
+            return None;
         };
         match self.begin {
             // A report without growth is not the end of a step.
             None if samples > first.samples && time_s >= first.time_s + WARM_UP_S => {
                 self.begin = Some(report);
-                (None, redone)
+                None
             }
             Some(begin) if time_s >= begin.time_s + WINDOW_S && samples > begin.samples => {
                 self.begin = Some(report);
-                (window(begin, report), redone)
+                window(begin, report)
             }
-            _ => (None, redone),
+            _ => None,
         }
     }
 
@@ -106,7 +102,7 @@ mod tests {
         for tick in 0..300 {
             let time_s = f64::from(tick) * 0.1;
             let samples = time_s.min(3.0) * 10.0 + (time_s - 3.0).max(0.0) * 100.0;
-            windows.extend(meter.report(time_s, samples as u64).0);
+            windows.extend(meter.report(time_s, samples as u64));
         }
         windows.extend(meter.close());
         let (rate, seconds) = mean(&windows);
@@ -117,18 +113,18 @@ mod tests {
     #[test]
     fn a_program_that_reports_once_a_minute_is_measured_from_step_to_step() {
         let mut meter = Meter::default();
-        assert_eq!(meter.report(0.0, 600), (None, 0));
-        assert_eq!(meter.report(80.0, 1200), (None, 0));
-        let (window, _) = meter.report(140.0, 1800);
+        assert_eq!(meter.report(0.0, 600), None);
+        assert_eq!(meter.report(80.0, 1200), None);
+        let window = meter.report(140.0, 1800);
         assert_eq!(window.unwrap().samples_per_s, 10.0);
     }
 
     #[test]
-    fn a_decrease_is_redone_work_and_no_throughput() {
+    fn a_decrease_is_no_throughput() {
         let mut meter = Meter::default();
         meter.report(0.0, 0);
         meter.report(4.0, 400);
-        assert_eq!(meter.report(10.0, 300), (None, 100));
+        assert_eq!(meter.report(10.0, 300), None);
         assert_eq!(meter.close(), None);
     }
 
@@ -137,8 +133,8 @@ mod tests {
         let mut meter = Meter::default();
         meter.report(0.0, 0);
         meter.report(4.0, 400);
-        assert_eq!(meter.report(12.0, 400), (None, 0));
-        assert_eq!(meter.report(11.0, 500), (None, 0));
+        assert_eq!(meter.report(12.0, 400), None);
+        assert_eq!(meter.report(11.0, 500), None);
         assert_eq!(meter.close(), None);
     }
 
@@ -158,7 +154,7 @@ mod tests {
                     samples = (samples - rate * 20.0).max(0.0);
                 }
                 said_s = said_s.max(time_s + late_s);
-                windows.extend(meter.report(said_s, samples as u64).0);
+                windows.extend(meter.report(said_s, samples as u64));
             }
             windows.extend(meter.close());
             let (measured, seconds) = mean(&windows);

@@ -47,6 +47,10 @@ struct Student {
     running: Option<(u64, u32)>,
     /// When it was heard last in that generation, epoch seconds.
     heard_s: Option<f64>,
+    /// Cumulative samples of the newest report.
+    samples: u64,
+    /// The node count of the generation that stopped last, if it stopped in order.
+    left: Option<u32>,
     plan: Option<Plan>,
     /// The estimate for the profile's version.
     #[serde(skip)]
@@ -84,6 +88,8 @@ impl Learning {
             meter: Meter::default(),
             running: None,
             heard_s: None,
+            samples: 0,
+            left: None,
             plan: None,
             estimate: None,
         });
@@ -104,9 +110,11 @@ impl Learning {
         }
     }
 
-    /// The ranks of a generation run on `nodes` nodes.
+    /// The ranks of a generation run on `nodes` nodes; may be said again.
     pub fn started(&mut self, trainer: TrainerId, generation: u64, nodes: u32) {
-        if let Some(student) = self.students.get_mut(&trainer) {
+        if let Some(student) = self.students.get_mut(&trainer)
+            && student.running != Some((generation, nodes))
+        {
             student.meter = Meter::default();
             student.running = Some((generation, nodes));
             student.heard_s = None;
@@ -116,14 +124,15 @@ impl Learning {
         }
     }
 
-    /// A generation is told to stop or has lost a member: it is no longer measured.
-    pub fn stopping(&mut self, now_s: f64, trainer: TrainerId) -> News {
+    /// A generation is told to stop, in order or as a member is lost: it is no longer measured.
+    pub fn stopping(&mut self, now_s: f64, trainer: TrainerId, in_order: bool) -> News {
         let Some(student) = self.students.get_mut(&trainer) else {
             return News::default();
         };
         let Some((_, nodes)) = student.running.take() else {
             return News::default();
         };
+        student.left = in_order.then_some(nodes);
         let window = student.meter.close();
         self.take_window(now_s, trainer, nodes, window, 0.0)
     }
@@ -142,7 +151,9 @@ impl Learning {
         let Some((_, nodes)) = student.running.filter(|(number, _)| *number == generation) else {
             return News::default();
         };
-        let (window, redone) = student.meter.report(now_s, samples);
+        let window = student.meter.report(now_s, samples);
+        let redone = student.samples.saturating_sub(samples);
+        student.samples = samples;
         let ran_s = student.heard_s.map_or(0.0, |heard_s| now_s - heard_s);
         student.heard_s = Some(now_s);
         if redone > 0
@@ -153,36 +164,39 @@ impl Learning {
         self.take_window(now_s, trainer, nodes, window, ran_s.max(0.0))
     }
 
-    /// A rescale took so many seconds from the order to stop to new samples.
-    pub fn restarted(&mut self, now_s: f64, trainer: TrainerId, grew: bool, seconds: f64) {
-        if let Some(profile) = self.profile_mut(trainer) {
-            profile.add_restart(now_s, grew, seconds);
-        }
-    }
-
-    /// A generation began so many samples behind the last one's.
-    pub fn rolled_back(&mut self, now_s: f64, trainer: TrainerId, samples: u64) {
-        if let Some(profile) = self.profile_mut(trainer) {
-            profile.add_redone(now_s, samples);
-        }
-    }
-
-    /// The trainer's curve, samples per second: measured, between and beyond that `prior`.
-    pub fn curve(&mut self, trainer: TrainerId, prior: &Curve) -> Curve {
+    /// A restart took so many seconds from the order to stop to new samples. Only those that
+    /// were ordered to change the number of nodes tell what that costs.
+    pub fn restarted(&mut self, now_s: f64, trainer: TrainerId, seconds: f64) {
         let Some(student) = self.students.get_mut(&trainer) else {
-            return prior.clone();
+            return;
         };
-        let Some(profile) = self.profiles.get(&student.program) else {
-            return prior.clone();
-        };
-        if let Some((version, curve)) = &student.estimate
-            && *version == profile.version
+        if let (Some(left), Some((_, nodes))) = (student.left.take(), student.running)
+            && left != nodes
+            && let Some(profile) = self.profiles.get_mut(&student.program)
         {
-            return curve.clone();
+            profile.add_restart(now_s, nodes > left, seconds);
         }
-        let curve = estimate(profile, prior, student.max_nodes);
-        student.estimate = Some((profile.version, curve.clone()));
-        curve
+    }
+
+    /// Estimates the trainer's curve anew if its profile has changed: measured, and between
+    /// and beyond that as `prior`.
+    pub fn refresh(&mut self, trainer: TrainerId, prior: &Curve) {
+        if let Some(student) = self.students.get_mut(&trainer)
+            && let Some(profile) = self.profiles.get(&student.program)
+            && student
+                .estimate
+                .as_ref()
+                .is_none_or(|(version, _)| *version != profile.version)
+        {
+            let curve = estimate(profile, prior, student.max_nodes);
+            student.estimate = Some((profile.version, curve));
+        }
+    }
+
+    /// The trainer's curve as estimated last, samples per second.
+    pub fn curve(&self, trainer: TrainerId) -> Option<&Curve> {
+        let estimate = self.students.get(&trainer)?.estimate.as_ref();
+        estimate.map(|(_, curve)| curve)
     }
 
     /// What is known of the trainer's program.
@@ -204,11 +218,6 @@ impl Learning {
     /// Takes in what an earlier daemon knew of a program; what is known here goes first.
     pub fn remember(&mut self, program: String, profile: Profile) {
         self.profiles.entry(program).or_insert(profile);
-    }
-
-    fn profile_mut(&mut self, trainer: TrainerId) -> Option<&mut Profile> {
-        let student = self.students.get(&trainer)?;
-        self.profiles.get_mut(&student.program)
     }
 
     fn take_window(

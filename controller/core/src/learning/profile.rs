@@ -235,8 +235,14 @@ mod tests {
             profile.add_window(2.0, 8, window(350.0));
         }
         let rates = profile.rates();
-        assert!((rates[&8].samples_per_s / 350.0 - 1.0).abs() < 0.1, "{rates:?}");
-        assert!((rates[&1].samples_per_s / 50.0 - 1.0).abs() < 0.15, "{rates:?}");
+        assert!(
+            (rates[&8].samples_per_s / 350.0 - 1.0).abs() < 0.1,
+            "{rates:?}"
+        );
+        assert!(
+            (rates[&1].samples_per_s / 50.0 - 1.0).abs() < 0.15,
+            "{rates:?}"
+        );
         assert!(rates[&1].seconds <= FADED_S);
     }
 

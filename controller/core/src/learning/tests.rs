@@ -33,11 +33,15 @@ impl Program<'_> {
         while self.now_s < began_s + seconds {
             said_s = said_s.max(self.now_s + 0.2 + 0.2 * self.noise());
             learning.progress(said_s, trainer, self.generation, self.samples as u64);
-            let speed = if self.now_s < began_s + WARM_UP_S { 0.2 } else { 1.0 };
+            let speed = if self.now_s < began_s + WARM_UP_S {
+                0.2
+            } else {
+                1.0
+            };
             self.samples += 0.5 * speed * (self.rate)(nodes) * (1.0 + 0.08 * self.noise());
             self.now_s += 0.5;
         }
-        learning.stopping(self.now_s, trainer);
+        learning.stopping(self.now_s, trainer, true);
         self.now_s += 5.0;
     }
 }
@@ -68,6 +72,11 @@ fn info(id: u32, program: Option<&str>) -> TrainerInfo {
     }
 }
 
+fn estimated(learning: &mut Learning, info: &TrainerInfo) -> Curve {
+    learning.refresh(info.id, &info.curve);
+    learning.curve(info.id).unwrap().clone()
+}
+
 /// Follows the plan to its end; the seconds of running that it took.
 fn follow_plan(learning: &mut Learning, trainer: TrainerId, program: &mut Program) -> f64 {
     let mut ran_s = 0.0;
@@ -88,7 +97,7 @@ fn a_plan_teaches_the_curve_at_a_bounded_cost() {
         learning.arrived(&one);
         let ran_s = follow_plan(&mut learning, one.id, &mut program(&rate));
         assert!(ran_s <= 4.0 * (COUNT_S + 10.0));
-        let curve = learning.curve(one.id, &one.curve);
+        let curve = estimated(&mut learning, &one);
         for nodes in [1, 2, 4, 8] {
             let ratio = curve.value(nodes) / rate(nodes);
             assert!((ratio - 1.0).abs() < 0.05, "{parallel} {nodes}: {ratio}");
@@ -114,14 +123,14 @@ fn a_program_is_profiled_once_by_one_trainer_and_known_to_all_of_its_owner() {
     assert!(learning.plan(two.id).is_none());
     assert!(learning.plan(other.id).is_some(), "another owner's program");
     follow_plan(&mut learning, one.id, &mut program(&rate));
-    let curve = learning.curve(two.id, &two.curve);
+    let curve = estimated(&mut learning, &two);
     assert!((curve.value(4) / rate(4) - 1.0).abs() < 0.05);
     learning.gone(one.id);
     learning.gone(two.id);
     let later = info(4, Some("train.sh"));
     learning.arrived(&later);
     assert!(learning.plan(later.id).is_none());
-    assert!((learning.curve(later.id, &later.curve).value(4) / rate(4) - 1.0).abs() < 0.05);
+    assert!((estimated(&mut learning, &later).value(4) / rate(4) - 1.0).abs() < 0.05);
 }
 
 #[test]
@@ -144,7 +153,7 @@ fn whose_owner_has_told_a_curve_is_not_profiled_but_measured() {
     learning.arrived(&told);
     assert!(learning.plan(told.id).is_none());
     program(&rate).run(&mut learning, told.id, 4, 60.0);
-    assert!((learning.curve(told.id, &told.curve).value(4) / 200.0 - 1.0).abs() < 0.05);
+    assert!((estimated(&mut learning, &told).value(4) / 200.0 - 1.0).abs() < 0.05);
 }
 
 #[test]
@@ -167,6 +176,24 @@ fn reports_of_another_generation_say_nothing() {
 }
 
 #[test]
+fn rescales_in_order_and_rollbacks_tell_their_cost() {
+    let mut learning = Learning::default();
+    let one = info(1, None);
+    learning.arrived(&one);
+    learning.started(one.id, 1, 2);
+    learning.progress(10.0, one.id, 1, 500);
+    for (generation, nodes, in_order) in [(2, 4, true), (3, 3, false), (4, 3, true), (5, 2, true)] {
+        learning.stopping(10.0, one.id, in_order);
+        learning.started(one.id, generation, nodes);
+        learning.progress(20.0, one.id, generation, if in_order { 500 } else { 400 });
+        learning.restarted(20.0, one.id, f64::from(nodes));
+    }
+    let profile = learning.profile(one.id).unwrap();
+    assert_eq!((profile.up_s(), profile.down_s()), (Some(4.0), Some(2.0)));
+    assert_eq!(profile.redone(), Some(100.0));
+}
+
+#[test]
 fn it_survives_being_written_and_read() {
     let rate = |nodes: u32| 100.0 * f64::from(nodes);
     let mut learning = Learning::default();
@@ -176,7 +203,7 @@ fn it_survives_being_written_and_read() {
     let text = serde_json::to_string(&learning).unwrap();
     let mut read: Learning = serde_json::from_str(&text).unwrap();
     assert_eq!(read.plan(one.id), learning.plan(one.id));
-    let curves = [&mut learning, &mut read].map(|it| it.curve(one.id, &one.curve));
+    let curves = [&mut learning, &mut read].map(|it| estimated(it, &one));
     assert_eq!(curves[0], curves[1]);
 }
 
@@ -194,7 +221,7 @@ proptest! {
         for (nodes, seconds) in &visits {
             program.run(&mut learning, one.id, *nodes, *seconds);
         }
-        let curve = learning.curve(one.id, &one.curve);
+        let curve = estimated(&mut learning, &one);
         for (nodes, _) in visits {
             let ratio = curve.value(nodes) / rate(nodes);
             prop_assert!((ratio - 1.0).abs() < 0.1, "{} nodes: {}", nodes, ratio);
