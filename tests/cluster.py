@@ -38,7 +38,11 @@ class Cluster:
         for line in conf:
             self.settings += ["--conf", line]
         # Seconds count in tests; and a busy machine is no reason to suspect a node.
-        for line in ["poll_interval_s = 1", "place_timeout_s = 30", *bftrainer_conf]:
+        base = ["poll_interval_s = 1", "place_timeout_s = 30"]
+        if not any(line.startswith("learn") for line in bftrainer_conf):
+            # The counting trainer is no faster on more nodes, and would be given one.
+            base.append("learn = false")
+        for line in [*base, *bftrainer_conf]:
             self.settings += ["--bftrainer-conf", line]
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="bft-"))
         self.folder.chmod(0o755)

@@ -143,6 +143,7 @@ impl Config {
                 1.0..=604_800.0,
             ),
             failures: reader.count("failures", defaults.failures as u32, 1..=100) as usize,
+            learn: reader.flag("learn", true),
             ..defaults
         };
         let config = Config {
@@ -221,6 +222,7 @@ mod tests {
         assert_eq!(config.engine.lease_s, 1800.0);
         assert_eq!(config.max_tasks, 8000);
         assert_eq!(config.closing, Closing::Run);
+        assert!(config.engine.learn);
     }
 
     #[test]

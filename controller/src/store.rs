@@ -9,6 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use bftrainer_core::engine::Decision;
+use bftrainer_core::learning::{KEPT_PROGRAMS as KEPT, Profile};
 use bftrainer_core::trainer::TrainerId;
 use nix::fcntl::{Flock, FlockArg};
 use rusqlite::{Connection, Transaction, params};
@@ -18,15 +19,20 @@ use thiserror::Error;
 const FILE: &str = "bftrainer.db";
 
 /// Version of the tables; in the file as `user_version`.
-const SCHEMA: i32 = 1;
+const SCHEMA: i32 = 2;
 
 /// Records are written together this often.
 const BATCH: Duration = Duration::from_secs(1);
 
+/// Programs of which is kept what was learned.
+const KEPT_PROGRAMS: u32 = KEPT as u32;
+
 /// Decisions and ended trainers that are kept.
 const KEPT_ROWS: u32 = 100_000;
 
-const TABLES: &str = "
+/// What each version adds to the one before.
+const TABLES: [&str; SCHEMA as usize] = [
+    "
     CREATE TABLE decision (
         time_s REAL NOT NULL, trainer INTEGER NOT NULL,
         from_nodes INTEGER NOT NULL, to_nodes INTEGER NOT NULL, reason TEXT NOT NULL);
@@ -34,7 +40,12 @@ const TABLES: &str = "
     CREATE TABLE harvest (
         day INTEGER NOT NULL, user TEXT NOT NULL, account TEXT NOT NULL, node_s REAL NOT NULL,
         PRIMARY KEY (day, user, account));
-";
+",
+    "
+    CREATE TABLE learned (
+        program TEXT PRIMARY KEY, updated_s REAL NOT NULL, profile TEXT NOT NULL);
+",
+];
 
 /// Why there is no store.
 #[derive(Debug, Error)]
@@ -89,6 +100,18 @@ pub enum Record {
         /// Node-seconds to be added.
         node_s: f64,
     },
+    /// What was learned of a program.
+    Learned {
+        /// The program's key.
+        program: String,
+        /// What is known.
+        profile: Profile,
+    },
+    /// What was learned of a program is worth nothing any more.
+    Forget {
+        /// The program's key.
+        program: String,
+    },
 }
 
 /// What an earlier daemon has left.
@@ -98,6 +121,8 @@ pub struct Memory {
     pub decisions: Vec<Decision>,
     /// The last ended trainers.
     pub ended: Vec<(u32, serde_json::Value)>,
+    /// What was learned, by program.
+    pub profiles: Vec<(String, Profile)>,
 }
 
 /// The open store. Dropping it writes what is left.
@@ -202,16 +227,19 @@ fn open_checked(path: &Path, most: u32) -> Result<(Connection, Memory), Trouble>
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "normal")?;
     let version: i32 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-    match version {
-        0 => {
-            let transaction = connection.transaction()?;
-            transaction.execute_batch(TABLES)?;
-            transaction.pragma_update(None, "user_version", SCHEMA)?;
-            transaction.commit()?;
-        }
-        SCHEMA => {}
-        other if other > SCHEMA => return Err(Trouble::TooNew(other)),
-        other => return Err(Trouble::Damaged(format!("its tables have version {other}"))),
+    if version > SCHEMA {
+        return Err(Trouble::TooNew(version));
+    }
+    let Some(missing) = usize::try_from(version).ok().and_then(|n| TABLES.get(n..)) else {
+        return Err(Trouble::Damaged(format!(
+            "its tables have version {version}"
+        )));
+    };
+    if !missing.is_empty() {
+        let transaction = connection.transaction()?;
+        transaction.execute_batch(&missing.concat())?;
+        transaction.pragma_update(None, "user_version", SCHEMA)?;
+        transaction.commit()?;
     }
     let memory = recall(&connection, most)?;
     Ok((connection, memory))
@@ -243,7 +271,20 @@ fn recall(connection: &Connection, most: u32) -> rusqlite::Result<Memory> {
         .rev()
         .filter_map(|(id, row)| Some((id, serde_json::from_str(&row).ok()?)))
         .collect();
-    Ok(Memory { decisions, ended })
+    let profiles: Vec<(String, String)> = connection
+        .prepare("SELECT program, profile FROM learned ORDER BY updated_s DESC LIMIT ?1")?
+        .query_map([KEPT_PROGRAMS], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    // What can't be read is learned again.
+    let profiles = profiles
+        .into_iter()
+        .filter_map(|(program, text)| Some((program, serde_json::from_str(&text).ok()?)))
+        .collect();
+    Ok(Memory {
+        decisions,
+        ended,
+        profiles,
+    })
 }
 
 fn set_aside(path: &Path, error: &str) -> std::io::Result<()> {
@@ -314,6 +355,11 @@ fn write_batch(connection: &mut Connection, batch: &[Record]) -> rusqlite::Resul
             [KEPT_ROWS],
         )?;
     }
+    transaction.execute(
+        "DELETE FROM learned WHERE program NOT IN \
+         (SELECT program FROM learned ORDER BY updated_s DESC LIMIT ?1)",
+        [KEPT_PROGRAMS],
+    )?;
     transaction.commit()
 }
 
@@ -342,6 +388,15 @@ fn write(transaction: &Transaction<'_>, record: &Record) -> rusqlite::Result<()>
                  DO UPDATE SET node_s = node_s + excluded.node_s",
             )?
             .execute(params![day, user, account, node_s])?,
+        Record::Learned { program, profile } => {
+            let text = serde_json::to_string(profile).unwrap_or_default();
+            transaction
+                .prepare_cached("INSERT OR REPLACE INTO learned VALUES (?1, ?2, ?3)")?
+                .execute(params![program, profile.updated_s, text])?
+        }
+        Record::Forget { program } => transaction
+            .prepare_cached("DELETE FROM learned WHERE program = ?1")?
+            .execute([program])?,
     };
     Ok(())
 }
@@ -400,6 +455,55 @@ mod tests {
             })
             .unwrap();
         assert_eq!(sum, 3.5);
+    }
+
+    #[test]
+    fn what_was_learned_is_there_after_a_restart_until_it_is_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut profile = Profile::default();
+        profile.add_restart(1.8e9, true, 3.5);
+        let (store, _) = Store::open(folder.path(), 10).unwrap();
+        for program in ["1000:train train.sh", "T7"] {
+            store.keep(Record::Learned {
+                program: program.to_owned(),
+                profile: profile.clone(),
+            });
+        }
+        drop(store);
+        let (store, memory) = Store::open(folder.path(), 10).unwrap();
+        assert_eq!(memory.profiles.len(), 2);
+        assert_eq!(memory.profiles[0].1.up_s(), Some(3.5));
+        store.keep(Record::Forget {
+            program: "T7".to_owned(),
+        });
+        drop(store);
+        let (_store, memory) = Store::open(folder.path(), 10).unwrap();
+        assert_eq!(memory.profiles.len(), 1);
+        assert_eq!(memory.profiles[0].0, "1000:train train.sh");
+    }
+
+    #[test]
+    fn a_file_of_the_first_version_is_taken_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let connection = Connection::open(folder.path().join(FILE)).unwrap();
+        connection.execute_batch(TABLES[0]).unwrap();
+        connection.pragma_update(None, "user_version", 1).unwrap();
+        connection
+            .execute(
+                "INSERT INTO decision VALUES (1.5, 3, 2, 4, 'T3: 2 -> 4 nodes')",
+                [],
+            )
+            .unwrap();
+        drop(connection);
+        let (store, memory) = Store::open(folder.path(), 10).unwrap();
+        assert_eq!(memory.decisions, [decision(3)]);
+        store.keep(Record::Learned {
+            program: "T7".to_owned(),
+            profile: Profile::default(),
+        });
+        drop(store);
+        let (_store, memory) = Store::open(folder.path(), 10).unwrap();
+        assert_eq!(memory.profiles.len(), 1);
     }
 
     #[test]

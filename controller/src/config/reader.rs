@@ -66,6 +66,12 @@ impl<'t> Reader<'t> {
         value.unwrap_or(default)
     }
 
+    /// `true` or `false`.
+    pub fn flag(&mut self, key: &str, default: bool) -> bool {
+        self.take(key, "true or false", DeValue::as_bool)
+            .unwrap_or(default)
+    }
+
     /// One of some words.
     pub fn one_of(
         &mut self,
@@ -201,4 +207,5 @@ pub const ALL_KEYS_FOR_TESTS: &[&str] = &[
     "quarantine_s",
     "quarantine_max_s",
     "failures",
+    "learn",
 ];

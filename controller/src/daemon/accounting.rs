@@ -147,6 +147,7 @@ impl Brain {
         }
         if now_s - self.accounting.kept_at_s >= KEEP_S {
             self.keep_harvest(now_s);
+            self.keep_learned(now_s);
         }
     }
 

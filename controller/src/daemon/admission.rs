@@ -165,7 +165,7 @@ impl Brain {
             .flatten()
             .map(|curve| curve.clamped_to_linear());
         Some(TrainerInfo {
-            program: None,
+            program: array.program.clone(),
             has_own_curve: !spec.curve.is_empty(),
             id: TrainerId(id),
             owner_uid: array.owner_uid,

@@ -93,6 +93,8 @@ pub(super) struct Brain {
     last_query_s: f64,
     hinted_at_s: f64,
     engine_wakes_at_s: Option<f64>,
+    /// When what was learned was handed to the store last, epoch seconds.
+    pub learned_kept_at_s: f64,
 }
 
 impl Brain {
@@ -109,8 +111,12 @@ impl Brain {
             plan_wait_s: f64::from(settings.backfill_interval_s),
             ..config.engine.clone()
         };
+        let mut engine = Engine::new(engine);
+        for (program, profile) in memory.profiles {
+            engine.remember_program(program, profile);
+        }
         Brain {
-            engine: Engine::new(engine),
+            engine,
             settings,
             arrays: BTreeMap::new(),
             agents: Agents::new(config.heartbeat_s),
@@ -143,6 +149,7 @@ impl Brain {
             last_query_s: 0.0,
             hinted_at_s: 0.0,
             engine_wakes_at_s: None,
+            learned_kept_at_s: 0.0,
             config,
         }
     }

@@ -10,6 +10,7 @@ mod agents;
 mod answers;
 mod brain;
 mod closing;
+mod learned;
 mod limits;
 mod observe;
 mod placements;
@@ -188,6 +189,7 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
     }
     brain.integrate(now_s());
     brain.keep_harvest(now_s());
+    brain.keep_learned(now_s());
     log::info!("bftrainerd stops; trainers go on without it");
     Ok(())
 }

@@ -118,10 +118,7 @@ impl Brain {
                 json!(trainer.map(|trainer| trainer.generation)),
             );
             row.insert("node_list".to_owned(), json!(members));
-            row.insert(
-                "restart_s".to_owned(),
-                json!(trainer.and_then(|trainer| trainer.restart_s)),
-            );
+            row.extend(self.learned_fields(TrainerId(id)));
             row.insert("open_tasks".to_owned(), json!(array.open_tasks()));
             row.insert("exit_code".to_owned(), json!(array.verdict));
         }

@@ -226,6 +226,7 @@ impl Brain {
             events.push(Event::TrainerGone {
                 trainer: TrainerId(id),
             });
+            self.forget_learned(TrainerId(id));
         }
         self.arrays.remove(&id);
     }

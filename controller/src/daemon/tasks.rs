@@ -21,6 +21,8 @@ pub struct Array {
     pub account: String,
     /// Job name.
     pub name: String,
+    /// What tells its owner's programs apart.
+    pub program: Option<String>,
     /// Submission, epoch seconds.
     pub submit_time_s: i64,
     /// Where it was submitted.
@@ -272,6 +274,17 @@ impl Task {
     }
 }
 
+/// Most bytes of a command line that tells programs apart; what is longer may be cut.
+const MAX_PROGRAM_BYTES: usize = 1000;
+
+/// Job name, script and arguments: another argument may mean another network. What was
+/// given with `--wrap`, or is too long, can't be told apart.
+fn program(record: &JobRecord) -> Option<String> {
+    let program = format!("{} {}", record.name, record.command);
+    let is_known = !record.command.is_empty() && program.len() <= MAX_PROGRAM_BYTES;
+    is_known.then_some(program)
+}
+
 impl Array {
     /// The array in `record`, with no tasks yet.
     pub fn new(record: &JobRecord, admission: Admission, verdict: Option<i32>) -> Self {
@@ -281,6 +294,7 @@ impl Array {
             owner_name: record.user_name.clone(),
             account: record.account.clone(),
             name: record.name.clone(),
+            program: program(record),
             submit_time_s: record.submit_time_s,
             work_dir: record.work_dir.clone(),
             stay_min: record.limit_min,

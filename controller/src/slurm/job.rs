@@ -55,6 +55,8 @@ pub struct JobRecord {
     pub user_name: String,
     /// Account.
     pub account: String,
+    /// Its script and the script's arguments; empty for `--wrap`.
+    pub command: String,
     /// Working directory.
     pub work_dir: String,
     /// Nodes that it runs on, or ran on last.
@@ -165,6 +167,7 @@ fn job_record(job: &sys::slurm_job_info_t) -> JobRecord {
         user_id: job.user_id,
         user_name: user_name(job),
         account: text::owned(job.account),
+        command: text::owned(job.command),
         work_dir: text::owned(job.work_dir),
         nodes: text::hosts(&text::owned(job.nodes)),
         planned_nodes: text::hosts(&text::owned(job.sched_nodes)),

@@ -215,6 +215,11 @@ impl Engine {
             let info = &self.trainers[id].info;
             *owner_weights.entry(info.owner_uid).or_default() += info.weight;
         }
+        // Where all get what they can use nothing is gained by knowing how they scale.
+        let wanted = trainers
+            .iter()
+            .map(|id| u64::from(self.trainers[id].info.max_nodes));
+        let is_contested = wanted.sum::<u64>() > u64::from(pool_nodes);
         let demands = trainers
             .iter()
             .map(|id| {
@@ -242,7 +247,8 @@ impl Engine {
                 } else {
                     info.max_nodes
                 };
-                let max = max.min(self.plan(*id).and_then(Plan::most_nodes).unwrap_or(max));
+                let plan = self.plan(*id).filter(|_| is_contested);
+                let max = max.min(plan.and_then(Plan::most_nodes).unwrap_or(max));
                 let curve = self.curve(*id).unwrap_or(&info.curve);
                 let objective = self.config.metric.objective(curve, weight);
                 TrainerDemand::new(current, info.min_nodes, max, objective).with_costs(up_s, down_s)

@@ -26,6 +26,9 @@ pub use meter::{Meter, WARM_UP_S, WINDOW_S, Window};
 pub use plan::{COUNT_S, LONGEST_S, Plan};
 pub use profile::{Mean, Profile, Rate};
 
+/// Programs that are remembered.
+pub const KEPT_PROGRAMS: usize = 2000;
+
 /// What is known of programs, and the trainers that are being watched.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Learning {
@@ -71,8 +74,13 @@ pub struct News {
 pub fn program_key(info: &TrainerInfo) -> String {
     match &info.program {
         Some(program) => format!("{}:{program}", info.owner_uid),
-        None => format!("T{}", info.id),
+        None => lone_key(info.id),
     }
+}
+
+/// The key of a trainer whose program is not known.
+pub fn lone_key(trainer: TrainerId) -> String {
+    format!("T{trainer}")
 }
 
 impl Learning {
@@ -103,10 +111,11 @@ impl Learning {
         let Some(student) = self.students.remove(&trainer) else {
             return;
         };
-        if student.program == format!("T{trainer}") {
+        if student.program == lone_key(trainer) {
             self.profiles.remove(&student.program);
         } else {
             self.hand_out_plan(&student.program);
+            self.forget_oldest();
         }
     }
 
@@ -250,6 +259,23 @@ impl Learning {
             }
         }
         news
+    }
+
+    /// Of too many programs, the one that nobody runs now and that was measured longest ago.
+    fn forget_oldest(&mut self) {
+        if self.profiles.len() <= KEPT_PROGRAMS {
+            return;
+        }
+        let used = |program: &String| self.students.values().any(|it| it.program == *program);
+        let oldest = self
+            .profiles
+            .iter()
+            .filter(|(program, _)| !used(program))
+            .min_by(|(_, a), (_, b)| a.updated_s.total_cmp(&b.updated_s))
+            .map(|(program, _)| program.clone());
+        if let Some(program) = oldest {
+            self.profiles.remove(&program);
+        }
     }
 
     /// Has one of the program's trainers profile it, if nothing is known and nobody does.
