@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{Decision, Engine};
 use crate::allocation::{Problem, TrainerDemand};
-use crate::learning::{COUNT_S, Plan};
+use crate::learning::COUNT_S;
 use crate::node::NodeId;
 use crate::pool::Phase;
 use crate::trainer::{TrainerId, TrainerState};
@@ -33,7 +33,7 @@ impl Engine {
             self.admit(usable as u32);
 
             let trainers = self.participants();
-            self.refresh_curves(&trainers);
+            self.refresh_curves(now_s, &trainers);
             let problem = self.problem(now_s, &trainers, &holdings, usable as u32);
             let solution = self.solver.solve(&problem);
             let counts: Vec<(TrainerId, u32, u32)> = trainers
@@ -215,11 +215,7 @@ impl Engine {
             let info = &self.trainers[id].info;
             *owner_weights.entry(info.owner_uid).or_default() += info.weight;
         }
-        // Where all get what they can use nothing is gained by knowing how they scale.
-        let wanted = trainers
-            .iter()
-            .map(|id| u64::from(self.trainers[id].info.max_nodes));
-        let is_contested = wanted.sum::<u64>() > u64::from(pool_nodes);
+        let profiled = self.profiled(trainers, pool_nodes);
         let demands = trainers
             .iter()
             .map(|id| {
@@ -247,8 +243,7 @@ impl Engine {
                 } else {
                     info.max_nodes
                 };
-                let plan = self.plan(*id).filter(|_| is_contested);
-                let max = max.min(plan.and_then(Plan::most_nodes).unwrap_or(max));
+                let max = max.min(profiled.get(id).copied().unwrap_or(max));
                 let curve = self.curve(*id).unwrap_or(&info.curve);
                 let objective = self.config.metric.objective(curve, weight);
                 TrainerDemand::new(current, info.min_nodes, max, objective).with_costs(up_s, down_s)

@@ -1,5 +1,7 @@
 //! Between engine and learning: what is measured when, and what decisions take from it.
 
+use std::collections::BTreeMap;
+
 use super::Engine;
 use crate::curve::Curve;
 use crate::learning::{Learning, Plan, Profile};
@@ -43,13 +45,41 @@ impl Engine {
         self.learning.plan(trainer).filter(|_| self.config.learn)
     }
 
+    /// Which of `trainers` are held to how few nodes, so that they can be measured there: one
+    /// after the other, as long as the rest can use what that leaves. Where all get what they
+    /// can use nothing is gained by knowing how they scale.
+    pub(super) fn profiled(
+        &self,
+        trainers: &[TrainerId],
+        pool_nodes: u32,
+    ) -> BTreeMap<TrainerId, u32> {
+        let max = |id: &TrainerId| self.trainers[id].info.max_nodes;
+        let mut usable: u64 = trainers.iter().map(|id| u64::from(max(id))).sum();
+        let mut held = BTreeMap::new();
+        for id in trainers {
+            let Some(most) = self.plan(*id).and_then(Plan::most_nodes) else {
+                continue;
+            };
+            let left = usable - u64::from(max(id).saturating_sub(most));
+            if left >= u64::from(pool_nodes) {
+                usable = left;
+                held.insert(*id, most);
+            }
+        }
+        held
+    }
+
     pub(super) fn watch(&mut self, info: &TrainerInfo) {
         if self.config.learn {
             self.learning.arrived(info);
         }
     }
 
-    pub(super) fn refresh_curves(&mut self, trainers: &[TrainerId]) {
+    pub(super) fn refresh_curves(&mut self, now_s: f64, trainers: &[TrainerId]) {
+        self.learning.end_plans(now_s);
+        if let Some(time_s) = self.learning.next_plan_end_s() {
+            self.wake_at(time_s);
+        }
         for trainer in trainers.iter().filter(|_| self.config.learn) {
             if let Some(known) = self.trainers.get(trainer) {
                 if self.learning.profile(*trainer).is_none() {
@@ -62,24 +92,12 @@ impl Engine {
     }
 
     /// All ranks of the trainer's generation run: from now on it is measured.
-    pub(super) fn measure(&mut self, trainer: TrainerId) {
+    pub(super) fn measure(&mut self, now_s: f64, trainer: TrainerId) {
         if let Some(run) = self.trainers.get(&trainer).and_then(|it| it.run.as_ref())
             && run.state == RunState::Running
         {
             let nodes = run.members.len() as u32;
-            self.learning.started(trainer, run.number, nodes);
+            self.learning.started(now_s, trainer, run.number, nodes);
         }
-    }
-
-    /// Takes a report in; whether it calls for a decision.
-    pub(super) fn learn(
-        &mut self,
-        now_s: f64,
-        trainer: TrainerId,
-        generation: u64,
-        samples: u64,
-    ) -> bool {
-        let news = self.learning.progress(now_s, trainer, generation, samples);
-        news.plan_changed
     }
 }

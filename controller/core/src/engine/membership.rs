@@ -527,7 +527,7 @@ impl Engine {
             }
         }
         self.set_phase(now_s, node, trainer, Phase::Member);
-        self.measure(trainer);
+        self.measure(now_s, trainer);
     }
 
     /// The worker runs, or is about to run, ranks of a generation that is not the
@@ -584,7 +584,7 @@ impl Engine {
                 run.since_s = now_s;
             }
         }
-        self.measure(trainer);
+        self.measure(now_s, trainer);
     }
 
     /// Deadlines of workers and generations.

@@ -473,7 +473,7 @@ impl Engine {
                 self.quarantines.remove(node);
             }
         }
-        is_measured | self.learn(now_s, trainer, generation, samples)
+        is_measured | self.learning.progress(now_s, trainer, generation, samples)
     }
 
     /// The trainer's verdict is known: its nodes are free, its tasks are closed.

@@ -26,6 +26,9 @@ pub use meter::{Meter, WARM_UP_S, WINDOW_S, Window};
 pub use plan::{COUNT_S, LONGEST_S, Plan};
 pub use profile::{Mean, Profile, Rate};
 
+/// Measured at so many counts, a program need not be profiled.
+const KNOWN_COUNTS: usize = 3;
+
 /// Programs that are remembered.
 pub const KEPT_PROGRAMS: usize = 2000;
 
@@ -48,8 +51,8 @@ struct Student {
     meter: Meter,
     /// The generation that is measured and its node count.
     running: Option<(u64, u32)>,
-    /// When it was heard last in that generation, epoch seconds.
-    heard_s: Option<f64>,
+    /// Seconds for which that was measured.
+    measured_s: f64,
     /// Cumulative samples of the newest report.
     samples: u64,
     /// The node count of the generation that stopped last, if it stopped in order.
@@ -58,15 +61,6 @@ struct Student {
     /// The estimate for the profile's version.
     #[serde(skip)]
     estimate: Option<(u64, Curve)>,
-}
-
-/// What a report has brought.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct News {
-    /// The profile has changed.
-    pub is_measured: bool,
-    /// The trainer is to be profiled at another count, or no more.
-    pub plan_changed: bool,
 }
 
 /// The key under which a trainer's program is known: the owner and what tells their programs
@@ -95,7 +89,7 @@ impl Learning {
             max_nodes: 0,
             meter: Meter::default(),
             running: None,
-            heard_s: None,
+            measured_s: 0.0,
             samples: 0,
             left: None,
             plan: None,
@@ -120,57 +114,65 @@ impl Learning {
     }
 
     /// The ranks of a generation run on `nodes` nodes; may be said again.
-    pub fn started(&mut self, trainer: TrainerId, generation: u64, nodes: u32) {
+    pub fn started(&mut self, now_s: f64, trainer: TrainerId, generation: u64, nodes: u32) {
         if let Some(student) = self.students.get_mut(&trainer)
             && student.running != Some((generation, nodes))
         {
             student.meter = Meter::default();
             student.running = Some((generation, nodes));
-            student.heard_s = None;
+            student.measured_s = 0.0;
+            let profile = self.profiles.get(&student.program);
+            if profile.is_some_and(|profile| profile.rates().len() >= KNOWN_COUNTS)
+                && student
+                    .plan
+                    .as_ref()
+                    .is_some_and(|plan| plan.until_s().is_none())
+            {
+                // Others of the program were faster.
+                student.plan = None;
+            }
             if let Some(plan) = &mut student.plan {
-                plan.changed();
+                plan.runs(now_s);
             }
         }
     }
 
     /// A generation is told to stop, in order or as a member is lost: it is no longer measured.
-    pub fn stopping(&mut self, now_s: f64, trainer: TrainerId, in_order: bool) -> News {
-        let Some(student) = self.students.get_mut(&trainer) else {
-            return News::default();
-        };
-        let Some((_, nodes)) = student.running.take() else {
-            return News::default();
-        };
-        student.left = in_order.then_some(nodes);
-        let window = student.meter.close();
-        self.take_window(now_s, trainer, nodes, window, 0.0)
+    pub fn stopping(&mut self, now_s: f64, trainer: TrainerId, in_order: bool) {
+        if let Some(student) = self.students.get_mut(&trainer)
+            && let Some((_, nodes)) = student.running.take()
+        {
+            student.left = in_order.then_some(nodes);
+            if let Some(window) = student.meter.close() {
+                self.take_window(now_s, trainer, nodes, window);
+            }
+        }
     }
 
-    /// A progress report of `samples` cumulative samples.
+    /// A progress report of `samples` cumulative samples; whether the generation has now
+    /// been measured for long enough to decide anew.
     pub fn progress(
         &mut self,
         now_s: f64,
         trainer: TrainerId,
         generation: u64,
         samples: u64,
-    ) -> News {
+    ) -> bool {
         let Some(student) = self.students.get_mut(&trainer) else {
-            return News::default();
+            return false;
         };
         let Some((_, nodes)) = student.running.filter(|(number, _)| *number == generation) else {
-            return News::default();
+            return false;
         };
-        let window = student.meter.report(now_s, samples);
         let redone = student.samples.saturating_sub(samples);
         student.samples = samples;
-        let ran_s = student.heard_s.map_or(0.0, |heard_s| now_s - heard_s);
-        student.heard_s = Some(now_s);
+        let window = student.meter.report(now_s, samples);
         if redone > 0
             && let Some(profile) = self.profiles.get_mut(&student.program)
         {
             profile.add_redone(now_s, redone);
         }
-        self.take_window(now_s, trainer, nodes, window, ran_s.max(0.0))
+        window.is_some_and(|window| self.take_window(now_s, trainer, nodes, window))
     }
 
     /// A restart took so many seconds from the order to stop to new samples. Only those that
@@ -219,6 +221,28 @@ impl Learning {
         self.students.get(&trainer)?.plan.as_ref()
     }
 
+    /// Ends the plans that are through or whose time is up.
+    pub fn end_plans(&mut self, now_s: f64) {
+        for student in self.students.values_mut() {
+            if student
+                .plan
+                .as_ref()
+                .is_some_and(|plan| plan.is_done(now_s))
+            {
+                student.plan = None;
+                if let Some(profile) = self.profiles.get_mut(&student.program) {
+                    profile.is_profiled = true;
+                }
+            }
+        }
+    }
+
+    /// When the next plan's time is up, epoch seconds.
+    pub fn next_plan_end_s(&self) -> Option<f64> {
+        let plans = self.students.values().filter_map(|it| it.plan.as_ref());
+        plans.filter_map(Plan::until_s).reduce(f64::min)
+    }
+
     /// All that is known, by program.
     pub fn profiles(&self) -> &BTreeMap<String, Profile> {
         &self.profiles
@@ -229,36 +253,23 @@ impl Learning {
         self.profiles.entry(program).or_insert(profile);
     }
 
-    fn take_window(
-        &mut self,
-        now_s: f64,
-        trainer: TrainerId,
-        nodes: u32,
-        window: Option<Window>,
-        ran_s: f64,
-    ) -> News {
+    /// Whether the generation has now been measured for long enough.
+    fn take_window(&mut self, now_s: f64, trainer: TrainerId, nodes: u32, window: Window) -> bool {
         let Some(student) = self.students.get_mut(&trainer) else {
-            return News::default();
+            return false;
         };
         let Some(profile) = self.profiles.get_mut(&student.program) else {
-            return News::default();
+            return false;
         };
-        if let Some(window) = window {
-            profile.add_window(now_s, nodes, window);
+        profile.add_window(now_s, nodes, window);
+        let before_s = student.measured_s;
+        student.measured_s += window.length_s;
+        let is_enough = before_s < COUNT_S && student.measured_s >= COUNT_S;
+        if let Some(plan) = student.plan.as_mut().filter(|_| is_enough) {
+            plan.visited(nodes);
+            self.end_plans(now_s);
         }
-        let mut news = News {
-            is_measured: window.is_some(),
-            plan_changed: false,
-        };
-        if let Some(plan) = &mut student.plan {
-            let measured_s = window.map_or(0.0, |window| window.length_s);
-            news.plan_changed = plan.ran(nodes, measured_s, ran_s);
-            if plan.is_done() {
-                student.plan = None;
-                profile.is_profiled = true;
-            }
-        }
-        news
+        is_enough
     }
 
     /// Of too many programs, the one that nobody runs now and that was measured longest ago.

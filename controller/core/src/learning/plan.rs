@@ -8,18 +8,16 @@ const COUNTS: [u32; 4] = [8, 4, 2, 1];
 /// Each is measured so long, seconds.
 pub const COUNT_S: f64 = 30.0;
 
-/// A profile is over after so much running time, whatever it has shown, seconds.
-pub const LONGEST_S: f64 = 300.0;
+/// A profile is over so long after the trainer first ran, whatever it has shown, seconds.
+pub const LONGEST_S: f64 = 400.0;
 
 /// A trainer that is being profiled.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// Counts that are still to be visited, largest first.
     counts: Vec<u32>,
-    /// Measured at the present count, seconds.
-    measured_s: f64,
-    /// Running time since it began, seconds.
-    spent_s: f64,
+    /// When it is over at the latest, epoch seconds; not known before the trainer has run.
+    until_s: Option<f64>,
 }
 
 impl Plan {
@@ -29,8 +27,7 @@ impl Plan {
         let counts: Vec<u32> = COUNTS.into_iter().filter(|n| bounds.contains(n)).collect();
         (min_nodes < max_nodes && !counts.is_empty()).then_some(Plan {
             counts,
-            measured_s: 0.0,
-            spent_s: 0.0,
+            until_s: None,
         })
     }
 
@@ -39,32 +36,25 @@ impl Plan {
         self.counts.first().copied()
     }
 
-    /// It ran on `nodes` nodes for `ran_s` seconds, of which `measured_s` are measured;
-    /// whether the next count has come or all is done. On fewer nodes than it might have
-    /// had it learns as well: larger counts are then left out.
-    pub fn ran(&mut self, nodes: u32, measured_s: f64, ran_s: f64) -> bool {
-        self.spent_s += ran_s;
-        self.measured_s += measured_s;
-        if self.spent_s >= LONGEST_S {
-            self.counts.clear();
-            return true;
-        }
-        if self.measured_s < COUNT_S {
-            return false;
-        }
-        self.measured_s = 0.0;
+    /// When it is over at the latest, epoch seconds.
+    pub fn until_s(&self) -> Option<f64> {
+        self.until_s
+    }
+
+    /// The trainer runs.
+    pub fn runs(&mut self, now_s: f64) {
+        self.until_s.get_or_insert(now_s + LONGEST_S);
+    }
+
+    /// It was measured on `nodes` nodes for long enough. On fewer nodes than it might have
+    /// had it has learned as well: larger counts are then left out.
+    pub fn visited(&mut self, nodes: u32) {
         self.counts.retain(|&count| count < nodes);
-        true
     }
 
-    /// The nodes have changed: what comes is measured anew.
-    pub fn changed(&mut self) {
-        self.measured_s = 0.0;
-    }
-
-    /// Whether nothing is left to be visited.
-    pub fn is_done(&self) -> bool {
-        self.counts.is_empty()
+    /// Whether nothing is left to be visited, or no time.
+    pub fn is_done(&self, now_s: f64) -> bool {
+        self.counts.is_empty() || self.until_s.is_some_and(|until_s| now_s >= until_s)
     }
 
     /// The counts that are left, as "8, 4, 2 and 1".
@@ -88,10 +78,10 @@ mod tests {
         assert_eq!(plan.counts(), "8, 4, 2 and 1");
         for nodes in [8, 4, 2, 1] {
             assert_eq!(plan.most_nodes(), Some(nodes));
-            assert!(!plan.ran(nodes, 20.0, 25.0));
-            assert!(plan.ran(nodes, 20.0, 25.0));
+            assert!(!plan.is_done(0.0));
+            plan.visited(nodes);
         }
-        assert!(plan.is_done());
+        assert!(plan.is_done(0.0));
         assert_eq!(Plan::new(2, 5).unwrap().counts(), "4 and 2");
     }
 
@@ -104,17 +94,17 @@ mod tests {
     #[test]
     fn with_fewer_nodes_than_planned_it_goes_on_below() {
         let mut plan = Plan::new(1, 64).unwrap();
-        assert!(plan.ran(3, 31.0, 31.0));
+        plan.visited(3);
         assert_eq!(plan.most_nodes(), Some(2));
     }
 
     #[test]
     fn it_ends_after_its_time_though_nothing_was_measured() {
         let mut plan = Plan::new(1, 64).unwrap();
-        for _ in 0..29 {
-            assert!(!plan.ran(8, 0.0, 10.0));
-        }
-        assert!(plan.ran(8, 0.0, 10.0));
-        assert!(plan.is_done());
+        assert!(!plan.is_done(1e9));
+        plan.runs(1e9);
+        plan.runs(1e9 + 300.0);
+        assert!(!plan.is_done(1e9 + 399.0));
+        assert!(plan.is_done(1e9 + 400.0));
     }
 }

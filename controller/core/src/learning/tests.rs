@@ -27,7 +27,7 @@ impl Program<'_> {
     /// first three seconds are slow, and each second's throughput differs by up to 8 %.
     fn run(&mut self, learning: &mut Learning, trainer: TrainerId, nodes: u32, seconds: f64) {
         self.generation += 1;
-        learning.started(trainer, self.generation, nodes);
+        learning.started(self.now_s, trainer, self.generation, nodes);
         let began_s = self.now_s;
         let mut said_s = 0.0f64;
         while self.now_s < began_s + seconds {
@@ -157,6 +157,19 @@ fn whose_owner_has_told_a_curve_is_not_profiled_but_measured() {
 }
 
 #[test]
+fn a_program_that_reports_nothing_is_not_profiled_for_ever() {
+    let mut learning = Learning::default();
+    learning.arrived(&info(1, None));
+    assert_eq!(learning.next_plan_end_s(), None);
+    learning.started(100.0, TrainerId(1), 1, 8);
+    assert_eq!(learning.next_plan_end_s(), Some(100.0 + LONGEST_S));
+    learning.end_plans(100.0 + LONGEST_S);
+    assert_eq!(learning.plan(TrainerId(1)), None);
+    learning.arrived(&info(1, None));
+    assert_eq!(learning.plan(TrainerId(1)), None, "never again");
+}
+
+#[test]
 fn a_trainer_alone_is_forgotten_with_it() {
     let mut learning = Learning::default();
     learning.arrived(&info(1, None));
@@ -168,11 +181,11 @@ fn a_trainer_alone_is_forgotten_with_it() {
 fn reports_of_another_generation_say_nothing() {
     let mut learning = Learning::default();
     learning.arrived(&info(1, None));
-    learning.started(TrainerId(1), 5, 2);
+    learning.started(0.0, TrainerId(1), 5, 2);
     for (second, generation) in (0..100).zip([4, 6].into_iter().cycle()) {
-        let news = learning.progress(f64::from(second), TrainerId(1), generation, second as u64);
-        assert_eq!(news, News::default());
+        assert!(!learning.progress(f64::from(second), TrainerId(1), generation, second as u64));
     }
+    assert!(!learning.profile(TrainerId(1)).unwrap().is_measured());
 }
 
 #[test]
@@ -180,11 +193,11 @@ fn rescales_in_order_and_rollbacks_tell_their_cost() {
     let mut learning = Learning::default();
     let one = info(1, None);
     learning.arrived(&one);
-    learning.started(one.id, 1, 2);
+    learning.started(0.0, one.id, 1, 2);
     learning.progress(10.0, one.id, 1, 500);
     for (generation, nodes, in_order) in [(2, 4, true), (3, 3, false), (4, 3, true), (5, 2, true)] {
         learning.stopping(10.0, one.id, in_order);
-        learning.started(one.id, generation, nodes);
+        learning.started(10.0, one.id, generation, nodes);
         learning.progress(20.0, one.id, generation, if in_order { 500 } else { 400 });
         learning.restarted(20.0, one.id, f64::from(nodes));
     }

@@ -3,6 +3,7 @@
 
 mod faults;
 mod generations;
+mod learning;
 mod placement;
 
 use bftrainer_core::curve::Curve;
