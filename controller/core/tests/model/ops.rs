@@ -141,10 +141,11 @@ pub fn setups(faults: bool) -> impl Strategy<Value = Setup> {
         prop_oneof![Just(40.0), Just(300.0)],
         prop_oneof![4 => Just(5.0), 2 => Just(5.3), 1 => Just(90.1)],
         prop_oneof![2 => Just((0.0, 0.0)), 1 => Just((60.0, 30.0))],
+        any::<bool>(),
     );
     (any::<u64>(), 3u32..17, begin_s, limits, any::<bool>()).prop_map(
         move |(seed, nodes, begin_s, limits, progress)| {
-            let (min_trainers, worker_start_timeout_s, vacate_lead_s, plan) = limits;
+            let (min_trainers, worker_start_timeout_s, vacate_lead_s, plan, learn) = limits;
             let (plan_grid_s, plan_wait_s) = plan;
             Setup {
                 seed,
@@ -157,6 +158,7 @@ pub fn setups(faults: bool) -> impl Strategy<Value = Setup> {
                     plan_grid_s,
                     plan_wait_s,
                     quarantine_max_s: 240.0,
+                    learn,
                     ..EngineConfig::default()
                 },
                 faults,
@@ -372,8 +374,8 @@ fn chosen<T: Copy>(list: &[T], number: u8) -> Option<T> {
 fn info(owner: u8, min: u8, more: u8, weight: u8, parallel: u8) -> TrainerInfo {
     let (min_nodes, max_nodes) = (u32::from(min), u32::from(min + more));
     TrainerInfo {
-        program: None,
-        has_own_curve: true,
+        program: (parallel % 2 == 0).then(|| format!("program {parallel}")),
+        has_own_curve: weight > 1,
         id: TrainerId(0),
         owner_uid: u32::from(owner),
         min_nodes,

@@ -71,9 +71,15 @@ impl World {
             .values()
             .filter(|owner| **owner == id)
             .count() as u32;
+        if self.engine.plan(id).is_some() {
+            // It may be held to fewer than it could use.
+            return None;
+        }
         let info = &trainer.info;
-        let objective = self.config.metric.objective(&info.curve, 1.0);
-        let cost = trainer.up_s() * objective.value(has);
+        let curve = self.engine.curve(id).unwrap_or(&info.curve);
+        let objective = self.config.metric.objective(curve, 1.0);
+        let (up_s, _) = self.engine.rescale_costs_s(id);
+        let cost = up_s * objective.value(has);
         let worth = |nodes| self.config.horizon_s * (objective.value(nodes) - objective.value(has));
         let better = (info.min_nodes.max(has + 1)..=info.max_nodes.min(has + free))
             .find(|nodes| worth(*nodes) > cost * (1.0 + 1e-9) + 1e-9);
