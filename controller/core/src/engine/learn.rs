@@ -77,9 +77,6 @@ impl Engine {
 
     pub(super) fn refresh_curves(&mut self, now_s: f64, trainers: &[TrainerId]) {
         self.learning.end_plans(now_s);
-        if let Some(time_s) = self.learning.next_plan_end_s() {
-            self.wake_at(time_s);
-        }
         for trainer in trainers.iter().filter(|_| self.config.learn) {
             if let Some(known) = self.trainers.get(trainer) {
                 if self.learning.profile(*trainer).is_none() {
@@ -97,7 +94,7 @@ impl Engine {
             && run.state == RunState::Running
         {
             let nodes = run.members.len() as u32;
-            self.learning.started(now_s, trainer, run.number, nodes);
+            self.decision_due |= self.learning.started(now_s, trainer, run.number, nodes);
         }
     }
 }

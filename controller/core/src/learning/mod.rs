@@ -113,28 +113,29 @@ impl Learning {
         }
     }
 
-    /// The ranks of a generation run on `nodes` nodes; may be said again.
-    pub fn started(&mut self, now_s: f64, trainer: TrainerId, generation: u64, nodes: u32) {
-        if let Some(student) = self.students.get_mut(&trainer)
-            && student.running != Some((generation, nodes))
-        {
-            student.meter = Meter::default();
-            student.running = Some((generation, nodes));
-            student.measured_s = 0.0;
-            let profile = self.profiles.get(&student.program);
-            if profile.is_some_and(|profile| profile.rates().len() >= KNOWN_COUNTS)
-                && student
-                    .plan
-                    .as_ref()
-                    .is_some_and(|plan| plan.until_s().is_none())
-            {
-                // Others of the program were faster.
-                student.plan = None;
-            }
-            if let Some(plan) = &mut student.plan {
-                plan.runs(now_s);
-            }
+    /// The ranks of a generation run on `nodes` nodes; may be said again. Whether the trainer
+    /// need not be profiled any more, as others of its program were faster.
+    pub fn started(&mut self, now_s: f64, trainer: TrainerId, generation: u64, nodes: u32) -> bool {
+        let Some(student) = self.students.get_mut(&trainer) else {
+            return false;
+        };
+        if student.running == Some((generation, nodes)) {
+            return false;
         }
+        student.meter = Meter::default();
+        student.running = Some((generation, nodes));
+        student.measured_s = 0.0;
+        let profile = self.profiles.get(&student.program);
+        let is_known = profile.is_some_and(|it| it.rates().len() >= KNOWN_COUNTS);
+        match &mut student.plan {
+            Some(plan) if is_known && plan.until_s().is_none() => {
+                student.plan = None;
+                return true;
+            }
+            Some(plan) => plan.runs(now_s),
+            None => {}
+        }
+        false
     }
 
     /// A generation is told to stop, in order or as a member is lost: it is no longer measured.
