@@ -309,7 +309,7 @@ class ClusterTest(unittest.TestCase):
                 return row
         return None
 
-    def wait_trains(self, trainer, nodes, after=None):
+    def wait_trains(self, trainer, nodes, after=None, deadline_s=PATIENCE_S):
         """Waits until it trains on so many nodes, in a generation later than that of the
         row `after`, with more samples; its row."""
 
@@ -320,9 +320,9 @@ class ClusterTest(unittest.TestCase):
                 return row if later and row["samples"] > after["samples"] else None
             return row
 
-        return self.wait_for(trains, "T{} trains on {} nodes".format(trainer, nodes))
+        return self.wait_for(trains, "T{} trains on {} nodes".format(trainer, nodes), deadline_s)
 
-    def wait_ended(self, trainer, state):
+    def wait_ended(self, trainer, state, deadline_s=PATIENCE_S):
         """Waits until all its tasks have ended in Slurm's `state` and it has left the queue."""
 
         def ended():
@@ -332,7 +332,7 @@ class ClusterTest(unittest.TestCase):
                 row["jobid"] == trainer for row in rows
             )
 
-        self.wait_for(ended, "all tasks of T{} are {}".format(trainer, state))
+        self.wait_for(ended, "all tasks of T{} are {}".format(trainer, state), deadline_s)
 
 
 def fields(line):
