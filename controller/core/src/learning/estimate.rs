@@ -13,7 +13,7 @@ use super::profile::Profile;
 const HALF_WEIGHT_S: f64 = 60.0;
 
 /// Counts whose ratio is less than about this far apart steady each other, in ln n.
-const NEIGHBOURHOOD: f64 = 0.15;
+const NEIGHBOURHOOD: f64 = 0.25;
 
 /// How strongly the prior's shape resists the measurements, in weights of a count.
 const STIFFNESS: f64 = 0.02;

@@ -29,6 +29,10 @@ pub use profile::{Mean, Profile, Rate};
 /// Measured at so many counts, a program need not be profiled.
 const KNOWN_COUNTS: usize = 3;
 
+/// Throughput that differs by more than this part from what the last decision took it to be
+/// calls for another one.
+const SURPRISE: f64 = 0.15;
+
 /// Programs that are remembered.
 pub const KEPT_PROGRAMS: usize = 2000;
 
@@ -150,8 +154,8 @@ impl Learning {
         }
     }
 
-    /// A progress report of `samples` cumulative samples; whether the generation has now
-    /// been measured for long enough to decide anew.
+    /// A progress report of `samples` cumulative samples; whether what is known by now calls
+    /// for a decision.
     pub fn progress(
         &mut self,
         now_s: f64,
@@ -254,7 +258,8 @@ impl Learning {
         self.profiles.entry(program).or_insert(profile);
     }
 
-    /// Whether the generation has now been measured for long enough.
+    /// Whether the generation has now been measured for long enough and with a result that calls
+    /// for a decision; a little more precision does not.
     fn take_window(&mut self, now_s: f64, trainer: TrainerId, nodes: u32, window: Window) -> bool {
         let Some(student) = self.students.get_mut(&trainer) else {
             return false;
@@ -265,12 +270,23 @@ impl Learning {
         profile.add_window(now_s, nodes, window);
         let before_s = student.measured_s;
         student.measured_s += window.length_s;
-        let is_enough = before_s < COUNT_S && student.measured_s >= COUNT_S;
-        if let Some(plan) = student.plan.as_mut().filter(|_| is_enough) {
+        if before_s >= COUNT_S || student.measured_s < COUNT_S {
+            return false;
+        }
+        if let Some(plan) = &mut student.plan {
             plan.visited(nodes);
             self.end_plans(now_s);
+            return true;
         }
-        is_enough
+        let measured = profile.rates().get(&nodes).map(|rate| rate.samples_per_s);
+        let expected = student
+            .estimate
+            .as_ref()
+            .map(|(_, curve)| curve.value(nodes));
+        match (measured, expected) {
+            (Some(measured), Some(expected)) => (measured / expected - 1.0).abs() > SURPRISE,
+            _ => true,
+        }
     }
 
     /// Of too many programs, the one that nobody runs now and that was measured longest ago.

@@ -375,7 +375,9 @@ fn chosen<T: Copy>(list: &[T], number: u8) -> Option<T> {
 fn info(owner: u8, min: u8, more: u8, weight: u8, parallel: u8) -> TrainerInfo {
     let (min_nodes, max_nodes) = (u32::from(min), u32::from(min + more));
     TrainerInfo {
-        program: parallel.is_multiple_of(2).then(|| format!("program {parallel}")),
+        program: parallel
+            .is_multiple_of(2)
+            .then(|| format!("program {parallel}")),
         has_own_curve: weight > 1,
         id: TrainerId(0),
         owner_uid: u32::from(owner),
