@@ -77,6 +77,9 @@ pub enum Request {
     Query(Query),
 }
 
+/// Heartbeats that may stay away, either way, before the peer is lost.
+pub const MISSED_HEARTBEATS: f64 = 3.0;
+
 /// Who a worker agent is and what it is doing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Join {

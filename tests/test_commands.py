@@ -90,8 +90,18 @@ class Commands(ClusterTest):
         totals = dict(line.split("=", 1) for line in self.said("show").splitlines())
         self.assertEqual((totals["trainers"], totals["pool_nodes"]), ("1", "4"))
         self.assertEqual((totals["agents"], totals["plain_jobs"]), ("3", "0"))
-        for key in ("idle_node_s", "harvested_node_s"):
+        for key in ("pool_node_s", "harvested_node_s"):
             self.assertGreater(float(totals[key]), 0)
+
+    def test_show_is_parsable_or_says_that_it_has_no_header(self):
+        header, line = self.said("show", self.trainer, "-P").splitlines()
+        shown = dict(zip(header.split("|"), line.split("|")))
+        self.assertEqual(shown["jobid"], str(self.trainer))
+        (line,) = self.said("show", "-P", "-h").splitlines()
+        self.assertNotIn("trainers", line)
+        done = self.cluster.run("bftrainer", "show", "-h")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("no header", done.stderr)
 
     def test_show_says_so_when_there_is_no_such_trainer(self):
         done = self.cluster.run("bftrainer", "show", "4000000")

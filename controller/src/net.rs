@@ -177,8 +177,6 @@ async fn prove_to_server(
 pub struct Accepted {
     /// The client's uid.
     pub uid: u32,
-    /// The client's gid.
-    pub gid: u32,
     /// The connection, on which its request comes next.
     pub connection: Connection,
 }
@@ -200,16 +198,19 @@ async fn prove_to_client(stream: TcpStream, settings: &Settings) -> Result<Accep
     };
     connection.write(&hello).await?;
     let client: ClientHello = connection.read().await?;
-    match check_client(&client, &hello.nonce, settings).await {
-        Ok(proof) => {
-            let credential = encode(server_payload(&hello.nonce, &client.nonce), settings).await?;
+    let checked = async {
+        let proof = check_client(&client, &hello.nonce, settings).await?;
+        let payload = server_payload(&hello.nonce, &client.nonce);
+        Ok::<_, NetError>((proof, encode(payload, settings).await?))
+    };
+    match checked.await {
+        Ok((proof, credential)) => {
             connection
                 .write(&ServerProof::Welcome { credential })
                 .await?;
             connection.peer_protocol = client.protocol;
             Ok(Accepted {
                 uid: proof.uid,
-                gid: proof.gid,
                 connection,
             })
         }

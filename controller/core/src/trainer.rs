@@ -90,8 +90,6 @@ pub struct Trainer {
     pub failures_at_samples: u64,
     /// Generations that were started.
     pub starts: u64,
-    /// Workers lost to Slurm.
-    pub preemptions: u64,
 }
 
 impl Trainer {
@@ -116,7 +114,6 @@ impl Trainer {
             failures: Vec::new(),
             failures_at_samples: 0,
             starts: 0,
-            preemptions: 0,
         }
     }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bftrainer_controller::config::Config;
+use bftrainer_controller::daemon::DaemonError;
 use bftrainer_controller::{daemon, solver};
 use clap::Parser;
 
@@ -39,7 +40,10 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("bftrainerd: {error}");
-            ExitCode::FAILURE
+            match error {
+                DaemonError::Setting(_) => ExitCode::from(EX_CONFIG),
+                _ => ExitCode::FAILURE,
+            }
         }
     }
 }

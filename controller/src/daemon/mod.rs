@@ -11,6 +11,7 @@ mod answers;
 mod brain;
 mod closing;
 mod limits;
+mod node_faults;
 mod observe;
 mod placements;
 mod pool_view;
@@ -94,6 +95,9 @@ pub enum DaemonError {
         /// SlurmUser's uid.
         slurm_user: u32,
     },
+    /// A setting that Slurm contradicts.
+    #[error("{0}")]
+    Setting(String),
     /// The state file can't be used.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -136,6 +140,7 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
             slurm_user: settings.slurm_user_uid,
         });
     }
+    check_settings(&config)?;
     let (store, memory) = Store::open(&config.state_dir, brain::KEPT_DECISIONS as u32)?;
     let (listener, hints) = bind(&config.controller).await?;
     let munge_socket = config
@@ -190,6 +195,23 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
     brain.keep_harvest(now_s());
     log::info!("bftrainerd stops; trainers go on without it");
     Ok(())
+}
+
+/// Settings that only Slurm can judge.
+fn check_settings(config: &Config) -> Result<(), DaemonError> {
+    if let Some(list) = config
+        .exclude_nodes
+        .iter()
+        .find(|list| crate::slurm::hosts(list).is_none())
+    {
+        return Err(DaemonError::Setting(format!(
+            "exclude_nodes: \"{list}\" is no host list; write one as \"n[1-4,7]\""
+        )));
+    }
+    match Slurm::new().partition_nodes(&config.partition) {
+        Err(SlurmError::NotFound(reason)) => Err(DaemonError::Setting(reason)),
+        other => Ok(other.map(|_| ())?),
+    }
 }
 
 async fn bind(address: &str) -> Result<(TcpListener, UdpSocket), DaemonError> {

@@ -12,16 +12,16 @@ use super::agents::Agents;
 use super::brain::Brain;
 use super::slurm_thread::Sight;
 use super::tasks::{Plan, Task};
-use crate::slurm::{BaseState, JobRecord, ReservationRecord, TaskName};
+use crate::slurm::{BaseState, JobRecord, ReservationRecord, SlurmError, TaskName};
 
 impl Brain {
     pub(super) fn observe(&mut self, now_s: f64, sight: Sight, events: &mut Vec<Event>) {
-        if let Some(names) = sight.partition_nodes {
+        if let Some(names) = self.known_partition(sight.partition_nodes) {
             let excluded: BTreeSet<String> = self
                 .config
                 .exclude_nodes
                 .iter()
-                .flat_map(|list| crate::slurm::hosts(list))
+                .flat_map(|list| crate::slurm::hosts(list).unwrap_or_default())
                 .collect();
             self.partition_nodes = names
                 .into_iter()
@@ -47,6 +47,7 @@ impl Brain {
         self.planned = self.planned_by_jobs.clone();
         add_reservations(&mut self.planned, &self.reservations);
         self.observe_deadlines(now_s, events);
+        self.count_preemptions(now_s);
         self.observe_pool(now_s, events);
         events.extend(found);
         self.has_seen = true;
@@ -55,6 +56,28 @@ impl Brain {
         }
         self.unpark(now_s, events);
         self.renew_limits(now_s);
+    }
+
+    /// The partition's nodes when Slurm has it; a partition that is gone changes
+    /// nothing until it is back.
+    fn known_partition(
+        &mut self,
+        seen: Option<Result<Vec<String>, SlurmError>>,
+    ) -> Option<Vec<String>> {
+        match seen? {
+            Ok(names) => {
+                if std::mem::replace(&mut self.lacks_partition, false) {
+                    log::info!("Slurm has partition {} again", self.config.partition);
+                }
+                Some(names)
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.lacks_partition, true) {
+                    log::warn!("{error}; its last known nodes are used until it is back");
+                }
+                None
+            }
+        }
     }
 
     fn observe_jobs(

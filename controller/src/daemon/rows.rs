@@ -88,7 +88,7 @@ impl Brain {
             "epoch": progress.epoch,
             "loss": progress.loss,
             "rescales": trainer.map_or(0, Trainer::rescales),
-            "preemptions": trainer.map_or(0, |trainer| trainer.preemptions),
+            "preemptions": array.preemptions,
             "harvested_node_s": array.harvested_node_s,
             "reason": self.reason(now_s, array, trainer),
         })
@@ -226,7 +226,7 @@ impl Brain {
             "pool_nodes": self.engine.pool().len(),
             "agents": self.agents.connected(),
             "plain_jobs": self.plain_jobs,
-            "idle_node_s": accounting.pool_node_s,
+            "pool_node_s": accounting.pool_node_s,
             "usable_node_s": accounting.usable_node_s,
             "harvested_node_s": accounting.harvested_node_s,
             "start_s": quantiles(&accounting.start_s),

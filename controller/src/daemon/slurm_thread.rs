@@ -68,6 +68,8 @@ pub enum Purpose {
     Hold,
     /// Tasks that ended without a verdict are queued again.
     Revive,
+    /// Tasks whose owner forbade it may be queued again.
+    AllowRequeue,
     /// A running task's time limit is moved.
     Extend,
     /// An ended trainer's comment, or the release of its rest.
@@ -94,8 +96,8 @@ pub struct Sight {
     pub jobs: Option<Vec<JobRecord>>,
     /// Reservations that have not ended.
     pub reservations: Option<Vec<ReservationRecord>>,
-    /// The partition's nodes.
-    pub partition_nodes: Option<Vec<String>>,
+    /// The partition's nodes, or why there are none.
+    pub partition_nodes: Option<Result<Vec<String>, SlurmError>>,
     /// How long slurmctld took, seconds.
     pub query_s: f64,
 }
@@ -151,7 +153,10 @@ fn look(slurm: &mut Slurm, partition: &str, everything: bool) -> Result<Sight, S
     };
     if everything {
         sight.reservations = Some(slurm.load_reservations()?);
-        sight.partition_nodes = Some(slurm.partition_nodes(partition)?);
+        sight.partition_nodes = match slurm.partition_nodes(partition) {
+            Err(error @ SlurmError::NotFound(_)) => Some(Err(error)),
+            nodes => Some(Ok(nodes?)),
+        };
     }
     sight.query_s = began.elapsed().as_secs_f64();
     Ok(sight)
@@ -160,7 +165,7 @@ fn look(slurm: &mut Slurm, partition: &str, everything: bool) -> Result<Sight, S
 fn apply(slurm: &Slurm, change: &Change) -> Result<(), SlurmError> {
     match &change.kind {
         ChangeKind::Update(update) => slurm.update(&change.tasks, update),
-        ChangeKind::RequeueHold => slurm.requeue_hold(&change.tasks),
+        ChangeKind::RequeueHold => slurm.requeue_hold_always(&change.tasks),
         ChangeKind::Cancel => slurm.cancel(&change.tasks),
     }
 }

@@ -39,8 +39,6 @@ pub struct JobRecord {
     pub completing: bool,
     /// Any other flag: configuring, requeued, signalling ...
     pub flagged: bool,
-    /// Wait status of a job that ended.
-    pub exit_status: u32,
     /// Partition.
     pub partition: String,
     /// Name.
@@ -67,8 +65,6 @@ pub struct JobRecord {
     pub end_time_s: i64,
     /// Submission, epoch seconds.
     pub submit_time_s: i64,
-    /// When Slurm began to preempt it, epoch seconds; 0 when it did not.
-    pub preempt_time_s: i64,
     /// Time limit, minutes; `None` when unlimited.
     pub limit_min: Option<u32>,
     /// Priority; 0 is held.
@@ -157,7 +153,6 @@ fn job_record(job: &sys::slurm_job_info_t) -> JobRecord {
         base,
         completing: flags & sys::BFT_JOB_COMPLETING != 0,
         flagged: flags & !sys::BFT_JOB_COMPLETING != 0,
-        exit_status: job.exit_code,
         partition: text::owned(job.partition),
         name: text::owned(job.name),
         comment: text::owned(job.comment),
@@ -171,7 +166,6 @@ fn job_record(job: &sys::slurm_job_info_t) -> JobRecord {
         start_time_s: job.start_time,
         end_time_s: job.end_time,
         submit_time_s: job.submit_time,
-        preempt_time_s: job.preempt_time,
         limit_min: (job.time_limit != sys::INFINITE && job.time_limit != sys::NO_VAL)
             .then_some(job.time_limit),
         priority: job.priority,

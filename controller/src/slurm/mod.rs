@@ -162,9 +162,9 @@ pub fn is_limit_reason(reason: u32) -> bool {
         .any(|(first, last)| (*first..=*last).contains(&reason))
 }
 
-/// The host names of a host list such as `n[1-3,7]`.
-pub fn hosts(list: &str) -> Vec<String> {
-    text::hosts(list)
+/// The host names of a host list such as `n[1-3,7]`; `None` when it is none.
+pub fn hosts(list: &str) -> Option<Vec<String>> {
+    text::host_list(list)
 }
 
 /// The records behind a pointer that a libslurm message holds.

@@ -30,7 +30,7 @@ impl Engine {
     /// The node is no longer ours to use; a worker there is lost with it.
     pub(super) fn lose_node(&mut self, now_s: f64, node: NodeId) {
         if let Some(worker) = self.pool.get(&node).and_then(|node| node.worker.clone()) {
-            self.lose_worker(now_s, worker.trainer, node, LossReason::Preempted);
+            self.lose_worker(now_s, worker.trainer, node);
         }
         if let Some(pool_node) = self.pool.remove(&node)
             && let Some(trainer) = pool_node.assigned
@@ -56,11 +56,11 @@ impl Engine {
         match reason {
             LossReason::Preempted => self.lose_node(now_s, node),
             LossReason::Silent => {
-                self.lose_worker(now_s, trainer, node, reason);
+                self.lose_worker(now_s, trainer, node);
                 self.quarantine(now_s, node, "the worker there fell silent".to_owned());
                 self.send_lost_home(now_s, trainer, node, "its agent fell silent");
             }
-            LossReason::Ended => self.lose_worker(now_s, trainer, node, reason),
+            LossReason::Ended => self.lose_worker(now_s, trainer, node),
         }
     }
 
@@ -76,7 +76,7 @@ impl Engine {
         self.send_home(trainer, node, reason);
     }
 
-    fn lose_worker(&mut self, now_s: f64, trainer: TrainerId, node: NodeId, reason: LossReason) {
+    fn lose_worker(&mut self, now_s: f64, trainer: TrainerId, node: NodeId) {
         let Some(pool_node) = self.pool.get_mut(&node) else {
             return;
         };
@@ -88,9 +88,6 @@ impl Engine {
         };
         if known.state == TrainerState::Closing {
             return;
-        }
-        if reason == LossReason::Preempted && phase == Phase::Member {
-            known.preemptions += 1;
         }
         let mut generation = None;
         if let Some(run) = &mut known.run
@@ -149,7 +146,7 @@ impl Engine {
             .and_then(|node| node.worker_of(trainer));
         if worker.is_some_and(|worker| worker.phase != Phase::Placed) {
             // Another task of the same trainer was there, or it was there and is gone again.
-            self.lose_worker(now_s, trainer, node, LossReason::Ended);
+            self.lose_worker(now_s, trainer, node);
             self.send_lost_home(now_s, trainer, node, "its placement failed");
         } else {
             self.worker_gone(trainer, node);
