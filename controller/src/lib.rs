@@ -9,6 +9,8 @@ pub mod agent;
 #[cfg(feature = "slurm")]
 pub mod cli;
 #[cfg(feature = "slurm")]
+pub mod clock;
+#[cfg(feature = "slurm")]
 pub mod daemon;
 #[cfg(feature = "slurm")]
 pub mod munge;

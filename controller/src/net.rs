@@ -260,10 +260,6 @@ async fn decode(credential: String, settings: &Settings) -> Result<Credential, N
 /// Fresh random text from the system.
 fn nonce() -> io::Result<String> {
     let mut bytes = [0u8; NONCE_BYTES];
-    // SAFETY: the buffer is writable for the length that is passed.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), NONCE_BYTES, 0) };
-    if usize::try_from(got) != Ok(NONCE_BYTES) {
-        return Err(io::Error::last_os_error());
-    }
+    getrandom::fill(&mut bytes)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

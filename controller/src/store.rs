@@ -306,9 +306,7 @@ fn recall_faults(connection: &Connection) -> rusqlite::Result<Vec<NodeFault>> {
 }
 
 fn set_aside(path: &Path, error: &str) -> std::io::Result<()> {
-    let epoch_s = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |duration| duration.as_secs());
+    let epoch_s = crate::clock::now_s() as u64;
     let aside = path.with_extension(format!("db.damaged-{epoch_s}"));
     log::error!(
         "{} is damaged ({error}): set aside as {}, begun anew; what was kept is not shown any more",

@@ -78,7 +78,6 @@ fn command(tagged: bool, script: Vec<CString>) -> Vec<CString> {
 /// hides the option from commands inside the job.
 fn describe(env: &mut TaskEnv, args: &Args) {
     env.remove(option::INHERITED.as_bytes());
-    env.set(b"BFT_PARTITION", args.partition.as_bytes());
     match &args.controller {
         Some(controller) => env.set(b"BFT_CONTROLLER", controller.as_bytes()),
         None => env.remove(b"BFT_CONTROLLER"),
@@ -187,7 +186,6 @@ mod tests {
         let mut expected = TaskEnv::default();
         expected.set(b"BFT_CONTROLLER", b"ctl:6820");
         expected.set(b"MINE", b"kept");
-        expected.set(b"BFT_PARTITION", b"idle");
         assert_eq!(env, expected);
     }
 }

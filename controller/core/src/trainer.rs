@@ -40,6 +40,10 @@ pub struct TrainerInfo {
     pub max_stay_s: Option<f64>,
 }
 
+/// Exit code of a program that SIGTERM stopped, and a shell's for one that it killed:
+/// preempted, which is no failure.
+pub const PREEMPTED_EXIT_CODE: i32 = 143;
+
 /// A trainer's life as the engine sees it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum TrainerState {

@@ -214,7 +214,7 @@ impl ControlFolder {
 
     /// A name beside the folder that is not taken.
     fn aside(&self) -> PathBuf {
-        let now_s = super::times::now_s() as u64;
+        let now_s = crate::clock::now_s() as u64;
         let mut name = self.path.clone().into_os_string();
         name.push(format!(".stale-{now_s}"));
         let mut path = PathBuf::from(&name);

@@ -97,7 +97,7 @@ impl Session {
                 generation,
                 grace_s,
             } => self.on_stop(generation, times::seconds(grace_s)),
-            ToAgent::Until { end_time_s, .. } => self.end_time_s = end_time_s,
+            ToAgent::Until { end_time_s } => self.end_time_s = end_time_s,
             ToAgent::Close { exit_code } => {
                 say!("the trainer has ended with {exit_code}");
                 if let Some(generation) = &mut self.generation {

@@ -22,7 +22,7 @@ mod task_states;
 mod tasks;
 
 use std::net::SocketAddr;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bftrainer::hint;
 use bftrainer::wire::{Answer, FromAgent, Join, Query, ToAgent};
@@ -32,6 +32,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
+use crate::clock::now_s;
 use crate::config::Config;
 use crate::slurm::{Slurm, SlurmError};
 use crate::store::{Store, StoreError};
@@ -248,11 +249,4 @@ async fn receive_hints(socket: UdpSocket, inputs: mpsc::UnboundedSender<Input>) 
             }
         }
     }
-}
-
-/// Epoch seconds.
-fn now_s() -> f64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0.0, |duration| duration.as_secs_f64())
 }

@@ -165,7 +165,7 @@ fn look(slurm: &mut Slurm, partition: &str, everything: bool) -> Result<Sight, S
 fn apply(slurm: &Slurm, change: &Change) -> Result<(), SlurmError> {
     match &change.kind {
         ChangeKind::Update(update) => slurm.update(&change.tasks, update),
-        ChangeKind::RequeueHold => slurm.requeue_hold_always(&change.tasks),
+        ChangeKind::RequeueHold => slurm.requeue_hold(&change.tasks),
         ChangeKind::Cancel => slurm.cancel(&change.tasks),
     }
 }

@@ -4,6 +4,7 @@ use std::ptr;
 
 use bftrainer::spec::COMMENT_PREFIX;
 use bftrainer::sys;
+use serde::{Deserialize, Serialize};
 
 use super::{Slurm, SlurmError, check, records, text, unchanged};
 
@@ -81,6 +82,15 @@ pub struct JobRecord {
     pub node_count: u32,
 }
 
+/// What makes a job a trainer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct JobComments {
+    /// The comment, which the user may change.
+    pub comment: String,
+    /// The AdminComment, which the controller writes.
+    pub admin_comment: String,
+}
+
 /// Which jobs are worth a record.
 pub struct JobSelection<'a> {
     /// Every job of this partition.
@@ -117,6 +127,27 @@ impl Slurm {
         unsafe { sys::slurm_free_job_info_msg(message) };
         self.jobs_as_of = as_of;
         Ok(Some(jobs))
+    }
+}
+
+impl Slurm {
+    /// The comments of the job with the id `job_id` of its own.
+    pub fn job_comments(&self, job_id: u32) -> Result<JobComments, SlurmError> {
+        let mut message = ptr::null_mut();
+        // SAFETY: `message` receives an allocation that is freed below.
+        check(unsafe { sys::slurm_load_job(&mut message, job_id, sys::SHOW_ALL as u16) })?;
+        // SAFETY: the call succeeded, so the array holds record_count records.
+        let jobs = unsafe { records((*message).job_array, (*message).record_count) };
+        let found = jobs
+            .iter()
+            .find(|job| job.job_id == job_id)
+            .map(|job| JobComments {
+                comment: text::owned(job.comment),
+                admin_comment: text::owned(job.admin_comment),
+            });
+        // SAFETY: `message` came from slurm_load_job.
+        unsafe { sys::slurm_free_job_info_msg(message) };
+        found.ok_or_else(|| SlurmError::NotFound(format!("slurmctld knows no job {job_id}")))
     }
 }
 

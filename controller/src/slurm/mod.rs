@@ -13,7 +13,7 @@ use std::ptr;
 use bftrainer::sys;
 use thiserror::Error;
 
-pub use job::{BaseState, JobRecord, JobSelection};
+pub use job::{BaseState, JobComments, JobRecord, JobSelection};
 pub use node::{NodeBase, NodeRecord, ReservationRecord};
 pub use update::{TaskName, TaskUpdate};
 

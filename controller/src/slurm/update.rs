@@ -26,6 +26,8 @@ pub enum TaskName {
         /// The tasks.
         array_task_ids: Vec<u32>,
     },
+    /// A job or task by the name that Slurm's commands take.
+    Other(String),
 }
 
 impl std::fmt::Display for TaskName {
@@ -38,6 +40,7 @@ impl std::fmt::Display for TaskName {
             } => {
                 write!(f, "{array_job_id}_{array_task_id}")
             }
+            TaskName::Other(name) => f.write_str(name),
             TaskName::Tasks {
                 array_job_id,
                 array_task_ids,
@@ -136,18 +139,17 @@ impl Slurm {
 
     /// Requeues running or ended tasks, held, also those that their owner has just
     /// set `Requeue=0` for.
-    pub fn requeue_hold_always(&self, tasks: &TaskName) -> Result<(), SlurmError> {
-        match self.requeue_hold(tasks) {
+    pub fn requeue_hold(&self, tasks: &TaskName) -> Result<(), SlurmError> {
+        match self.try_requeue_hold(tasks) {
             Err(SlurmError::Refused { code, .. }) if code == sys::ESLURM_DISABLED => {
                 self.update(tasks, &TaskUpdate::allow_requeue())?;
-                self.requeue_hold(tasks)
+                self.try_requeue_hold(tasks)
             }
             result => result,
         }
     }
 
-    /// Requeues running or ended tasks, held.
-    pub fn requeue_hold(&self, tasks: &TaskName) -> Result<(), SlurmError> {
+    fn try_requeue_hold(&self, tasks: &TaskName) -> Result<(), SlurmError> {
         let name = text::c_string(&tasks.to_string())?;
         let mut response = ptr::null_mut();
         // SAFETY: `name` outlives the call, which does not change it.
