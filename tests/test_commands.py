@@ -165,5 +165,26 @@ class Commands(ClusterTest):
         return self.cluster.bftrainer("show")[0]["slurm_looks"]
 
 
+@unittest.skipUnless(os.geteuid() == 0, "only root can ask as somebody else")
+class Private(ClusterTest):
+    CONF = ["PrivateData=jobs,nodes"]
+
+    def test_users_see_only_their_own_trainers_and_operators_all(self):
+        trainer = self.counter("1-2")
+        self.wait_trains(trainer, 2)
+        asked = {}
+        for command in (["queue", "-h"], ["why", "-h"], ["nodes", "-h"], ["show", trainer]):
+            asked[command[0]] = self.cluster.run("bftrainer", *command, user="nobody")
+        for command in ("queue", "why"):
+            self.assertEqual((asked[command].returncode, asked[command].stdout), (0, ""))
+        for command, part in (("show", "is no trainer"), ("nodes", "PrivateData=nodes")):
+            self.assertEqual((asked[command].returncode, asked[command].stdout), (1, ""))
+            self.assertIn(part, asked[command].stderr)
+        for operator in (None, "slurm"):
+            for command in (["queue", "-h"], ["why", "-h"], ["show", trainer], ["nodes", "-h"]):
+                done = self.cluster.run("bftrainer", *command, user=operator)
+                self.assertIn(str(trainer), done.stdout, (operator, command, done.stderr))
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -145,13 +145,18 @@ class Growing(ClusterTest):
 class Preemption(ClusterTest):
     NODES = 5
 
+    def wait_preemptions(self, trainer, count):
+        self.wait_for(
+            lambda: self.show(trainer)["preemptions"] == count, "%d preemptions are counted" % count
+        )
+
     def test_one_node_is_taken_and_the_trainer_goes_on_and_comes_back(self):
         trainer = self.counter("1-5")
         row = self.wait_trains(trainer, 5)
         regular = self.regular("-w", "n4", seconds=1)
         row = self.wait_trains(trainer, 4, after=row) or row
         self.assertNotIn("n4", row["node_list"])
-        self.assertEqual(row["preemptions"], 1)
+        self.wait_preemptions(trainer, 1)
         self.wait_state(regular, "COMPLETED")
         row = self.wait_trains(trainer, 5, after=row)
         self.assertIn("n4", row["node_list"])
@@ -162,7 +167,7 @@ class Preemption(ClusterTest):
         regular = self.regular("-w", "n2,n4", "-N2")
         row = self.wait_trains(trainer, 3, after=row)
         self.assertEqual(row["node_list"], ["n1", "n3", "n5"])
-        self.assertEqual(row["preemptions"], 2)
+        self.wait_preemptions(trainer, 2)
         self.cluster.ok("scancel", regular)
         self.wait_trains(trainer, 5, after=row)
 
@@ -184,7 +189,7 @@ class Preemption(ClusterTest):
         self.wait_trains(trainer, 5, after=row)
         regular = self.regular("-w", node)
         self.wait_state(regular, "RUNNING")
-        self.wait_for(lambda: self.show(trainer)["preemptions"] == 1, "one preemption is counted")
+        self.wait_preemptions(trainer, 1)
 
     def test_a_trainer_whose_owner_forbids_requeueing_still_gives_nodes_back(self):
         trainer = self.counter("1-5")

@@ -86,6 +86,9 @@ fn describe(env: &mut TaskEnv, args: &Args) {
         Some(uid) => env.set(b"BFT_CONTROLLER_UID", uid.to_string().as_bytes()),
         None => env.remove(b"BFT_CONTROLLER_UID"),
     }
+    if let Some(seconds) = args.orphan_wait_s {
+        env.set(b"BFT_ORPHAN_WAIT_S", seconds.to_string().as_bytes());
+    }
 }
 
 /// Becomes `program`; returns only if that fails.
@@ -181,10 +184,11 @@ mod tests {
         env.set(b"MINE", b"kept");
         describe(
             &mut env,
-            &Args::parse(["controller=ctl:6820", "partition=idle"]),
+            &Args::parse(["controller=ctl:6820", "partition=idle", "orphan_wait_s=30"]),
         );
         let mut expected = TaskEnv::default();
         expected.set(b"BFT_CONTROLLER", b"ctl:6820");
+        expected.set(b"BFT_ORPHAN_WAIT_S", b"30");
         expected.set(b"MINE", b"kept");
         assert_eq!(env, expected);
     }

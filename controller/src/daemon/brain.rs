@@ -66,6 +66,8 @@ pub(super) struct Brain {
     pub departures: BTreeMap<String, f64>,
     /// When Slurm took a node from a worker of ours, epoch seconds.
     pub taken: BTreeMap<String, f64>,
+    /// When a regular job last started on each node, epoch seconds.
+    pub regular_starts: BTreeMap<String, i64>,
     /// Array, node and epoch second of tasks that were requeued off their node.
     pub suspected_preemptions: Vec<(u32, String, f64)>,
     pub wanted: VecDeque<WantedPlacement>,
@@ -136,6 +138,7 @@ impl Brain {
             planned: BTreeMap::new(),
             departures: BTreeMap::new(),
             taken: BTreeMap::new(),
+            regular_starts: BTreeMap::new(),
             suspected_preemptions: Vec::new(),
             wanted: VecDeque::new(),
             placements_due_at_s: None,

@@ -134,6 +134,7 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
 
 async fn serve(config: Config) -> Result<(), DaemonError> {
     let settings = Slurm::new().settings()?;
+    check_settings(&config)?;
     let own = nix::unistd::Uid::effective().as_raw();
     if own != settings.slurm_user_uid {
         return Err(DaemonError::WrongUser {
@@ -141,7 +142,6 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
             slurm_user: settings.slurm_user_uid,
         });
     }
-    check_settings(&config)?;
     let (store, memory) = Store::open(&config.state_dir, brain::KEPT_DECISIONS as u32)?;
     let (listener, hints) = bind(&config.controller).await?;
     let munge_socket = config

@@ -40,6 +40,10 @@ impl Brain {
         let mut found = Vec::new();
         if let Some(jobs) = sight.jobs {
             self.planned_by_jobs = planned_uses(&jobs, &self.config.partition);
+            for (node, start_s) in regular_starts(&jobs, &self.config.partition) {
+                let last_s = self.regular_starts.entry(node).or_insert(start_s);
+                *last_s = start_s.max(*last_s);
+            }
             self.observe_jobs(now_s, &jobs, events, &mut found);
         } else {
             self.observe_time(now_s, events, &mut found);
@@ -198,6 +202,20 @@ pub(super) fn tasks(array_job_id: u32, array_task_ids: Vec<u32>) -> TaskName {
             array_task_ids,
         },
     }
+}
+
+/// Nodes on which regular jobs have started lately, with the epoch second.
+fn regular_starts<'a>(
+    jobs: &'a [JobRecord],
+    our_partition: &'a str,
+) -> impl Iterator<Item = (String, i64)> {
+    jobs.iter()
+        .filter(move |job| job.base != BaseState::Pending && job.partition != our_partition)
+        .flat_map(|job| {
+            job.nodes
+                .iter()
+                .map(|node| (node.clone(), job.start_time_s))
+        })
 }
 
 /// When regular jobs are planned to use each node, epoch seconds.

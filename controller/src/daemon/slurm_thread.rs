@@ -8,9 +8,14 @@ use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::Input;
+use crate::clock;
 use crate::slurm::{
     JobRecord, JobSelection, NodeRecord, ReservationRecord, Slurm, SlurmError, TaskName, TaskUpdate,
 };
+
+/// Regular jobs that have started within this time are looked at: they may have
+/// preempted ours, seconds.
+const STARTED_LATELY_S: i64 = 120;
 
 /// What the thread is asked to do.
 #[derive(Debug)]
@@ -145,7 +150,10 @@ fn look(slurm: &mut Slurm, partition: &str, everything: bool) -> Result<Sight, S
     // Nodes first: a task that starts in between is then seen running on a
     // node that still looks idle, and not the other way round.
     let nodes = slurm.load_nodes()?;
-    let jobs = slurm.load_jobs(&JobSelection { partition })?;
+    let jobs = slurm.load_jobs(&JobSelection {
+        partition,
+        started_since_s: clock::now_s() as i64 - STARTED_LATELY_S,
+    })?;
     let mut sight = Sight {
         nodes,
         jobs,

@@ -18,7 +18,11 @@ use crate::slurm::{BaseState, NodeBase, TaskUpdate, is_limit_reason};
 const GONE_S: f64 = 5.0;
 
 /// Whether a requeued task was preempted is known by then, or never, seconds.
-const LONGEST_SUSPICION_S: f64 = 600.0;
+const LONGEST_SUSPICION_S: f64 = 300.0;
+
+/// The job that took a node has started at most so long before the loss is noticed,
+/// seconds.
+const NOTICED_WITHIN_S: f64 = 10.0;
 
 /// Tasks that are not as they should be.
 #[derive(Default)]
@@ -179,25 +183,21 @@ impl Brain {
             .push((id, node.to_owned(), now_s));
     }
 
-    /// A requeued task was preempted when others have its node now; an owner's or an
-    /// administrator's `scontrol requeue` leaves it idle, a failure down.
+    /// A requeued task was preempted when a regular job has started on its node since;
+    /// after an owner's or an administrator's `scontrol requeue`, or a node's failure,
+    /// none does.
     pub(super) fn count_preemptions(&mut self, now_s: f64) {
         for (id, node, time_s) in std::mem::take(&mut self.suspected_preemptions) {
-            let record = self.nodes.get(&node);
-            let is_others =
-                record.is_some_and(|it| matches!(it.base, NodeBase::Allocated | NodeBase::Mixed));
-            let is_clearing = record.is_some_and(|it| it.completing);
-            if !self.look_began_after(time_s) || is_clearing && !is_others {
-                self.suspected_preemptions.push((id, node, time_s));
-            } else if is_others && !self.holds(&node) {
+            let started_s = self.regular_starts.get(&node).copied();
+            if started_s.is_some_and(|started_s| started_s as f64 > time_s - NOTICED_WITHIN_S) {
                 if let Some(array) = self.arrays.get_mut(&id) {
                     array.preemptions += 1;
                 }
                 self.accounting.preempted(&node, time_s);
+            } else if now_s - time_s < LONGEST_SUSPICION_S && !self.holds(&node) {
+                self.suspected_preemptions.push((id, node, time_s));
             }
         }
-        self.suspected_preemptions
-            .retain(|(_, _, time_s)| now_s - time_s < LONGEST_SUSPICION_S);
     }
 
     /// Whether a task of ours runs on the node.

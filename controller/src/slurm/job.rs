@@ -95,11 +95,13 @@ pub struct JobComments {
 pub struct JobSelection<'a> {
     /// Every job of this partition.
     pub partition: &'a str,
+    /// Jobs that have started since, epoch seconds.
+    pub started_since_s: i64,
 }
 
 impl Slurm {
-    /// The jobs of our partition, those that carry our comment elsewhere, and
-    /// the waiting ones that have nodes planned; `None` when nothing has changed.
+    /// The jobs of our partition, those that carry our comment elsewhere, those that
+    /// have started lately, and the waiting ones that have nodes planned; `None` when nothing has changed.
     pub fn load_jobs(
         &mut self,
         selection: &JobSelection<'_>,
@@ -155,7 +157,10 @@ fn is_selected(job: &sys::slurm_job_info_t, selection: &JobSelection<'_>) -> boo
     let planned = job.job_state & sys::JOB_STATE_BASE == sys::JOB_PENDING
         && !job.sched_nodes.is_null()
         && job.start_time > 0;
+    let started = job.job_state & sys::JOB_STATE_BASE != sys::JOB_PENDING
+        && job.start_time >= selection.started_since_s;
     planned
+        || started
         || text::owned(job.partition)
             .split(',')
             .any(|partition| partition == selection.partition)

@@ -62,6 +62,10 @@ pub struct SlurmSettings {
     pub backfill_interval_s: u32,
     /// bf_resolution of SchedulerParameters, seconds.
     pub backfill_resolution_s: u32,
+    /// Whether users see only their own jobs (PrivateData=jobs).
+    pub private_jobs: bool,
+    /// Whether users see no nodes (PrivateData=nodes).
+    pub private_nodes: bool,
     /// slurmctld's version.
     pub version: String,
 }
@@ -118,6 +122,8 @@ impl Slurm {
             kill_wait_s: conf.kill_wait,
             backfill_interval_s: number("bf_interval").unwrap_or(30),
             backfill_resolution_s: number("bf_resolution").unwrap_or(60),
+            private_jobs: u32::from(conf.private_data) & sys::BFT_PRIVATE_DATA_JOBS != 0,
+            private_nodes: u32::from(conf.private_data) & sys::BFT_PRIVATE_DATA_NODES != 0,
             version: text::owned(conf.version),
         };
         // SAFETY: `message` came from slurm_load_ctl_conf.
