@@ -39,7 +39,7 @@ class WithoutController(ClusterTest):
         good = path.read_text()
         for setting, part in (
             ('exclude_nodes = ["n[1-"]', '"n[1-" is no host list'),
-            ('partition = "nowhere"', 'Slurm has no partition "nowhere"'),
+            ('partition = "nowhere"', "partition nowhere: Slurm has none of this name"),
         ):
             with self.subTest(setting):
                 name = setting.split(" = ")[0]

@@ -96,9 +96,6 @@ pub enum DaemonError {
         /// SlurmUser's uid.
         slurm_user: u32,
     },
-    /// A setting that Slurm contradicts.
-    #[error("{0}")]
-    Setting(String),
     /// The state file can't be used.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -134,7 +131,6 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
 
 async fn serve(config: Config) -> Result<(), DaemonError> {
     let settings = Slurm::new().settings()?;
-    check_settings(&config)?;
     let own = nix::unistd::Uid::effective().as_raw();
     if own != settings.slurm_user_uid {
         return Err(DaemonError::WrongUser {
@@ -196,23 +192,6 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
     brain.keep_harvest(now_s());
     log::info!("bftrainerd stops; trainers go on without it");
     Ok(())
-}
-
-/// Settings that only Slurm can judge.
-fn check_settings(config: &Config) -> Result<(), DaemonError> {
-    if let Some(list) = config
-        .exclude_nodes
-        .iter()
-        .find(|list| crate::slurm::hosts(list).is_none())
-    {
-        return Err(DaemonError::Setting(format!(
-            "exclude_nodes: \"{list}\" is no host list; write one as \"n[1-4,7]\""
-        )));
-    }
-    match Slurm::new().partition_nodes(&config.partition) {
-        Err(SlurmError::NotFound(reason)) => Err(DaemonError::Setting(reason)),
-        other => Ok(other.map(|_| ())?),
-    }
 }
 
 async fn bind(address: &str) -> Result<(TcpListener, UdpSocket), DaemonError> {
