@@ -45,6 +45,10 @@ pub struct TrainerInfo {
     pub max_stay_s: Option<f64>,
 }
 
+/// Exit code of a program that SIGTERM stopped, and a shell's for one that it killed:
+/// preempted, which is no failure.
+pub const PREEMPTED_EXIT_CODE: i32 = 143;
+
 /// A trainer's life as the engine sees it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum TrainerState {
@@ -95,8 +99,6 @@ pub struct Trainer {
     pub failures_at_samples: u64,
     /// Generations that were started.
     pub starts: u64,
-    /// Workers lost to Slurm.
-    pub preemptions: u64,
 }
 
 impl Trainer {
@@ -121,7 +123,6 @@ impl Trainer {
             failures: Vec::new(),
             failures_at_samples: 0,
             starts: 0,
-            preemptions: 0,
         }
     }
 
@@ -189,4 +190,6 @@ pub struct Failure {
     pub exit_code: i32,
     /// In words.
     pub reason: String,
+    /// Whether the trainer keeps off the node for it.
+    pub brought_avoidance: bool,
 }

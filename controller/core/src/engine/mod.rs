@@ -3,7 +3,7 @@
 //!
 //! `due` says when to decide, `decide` which trainer shall have which nodes,
 //! `membership` turns that into placements and generations, `faults` judges losses
-//! and failures.
+//! and failures, `quarantine` keeps bad nodes out of use.
 
 mod decide;
 mod due;
@@ -12,6 +12,7 @@ mod faults;
 mod forced;
 mod learn;
 mod membership;
+mod quarantine;
 
 use std::collections::BTreeMap;
 
@@ -25,7 +26,7 @@ use crate::pool::{Phase, PoolNode, Worker};
 use crate::trainer::{Run, RunState, Trainer, TrainerId, TrainerState};
 
 pub use event::{Action, Decision, Event, LossReason, Outcome, PlaceFault};
-pub use faults::Quarantine;
+pub use quarantine::{Avoidance, NodeFaults, Quarantine};
 
 /// A node is vacated so much earlier than the measured save takes, seconds.
 const SAVE_MARGIN_S: f64 = 3.0;
@@ -104,7 +105,7 @@ pub struct Engine {
     pub names: NodeNames,
     pool: BTreeMap<NodeId, PoolNode>,
     trainers: BTreeMap<TrainerId, Trainer>,
-    quarantines: BTreeMap<NodeId, Quarantine>,
+    faults: NodeFaults,
     learning: Learning,
     /// Whether free nodes may be taken already.
     pool_in_doubt: bool,
@@ -138,7 +139,7 @@ impl Engine {
             names: NodeNames::default(),
             pool: BTreeMap::new(),
             trainers: BTreeMap::new(),
-            quarantines: BTreeMap::new(),
+            faults: NodeFaults::default(),
             learning: Learning::default(),
             pool_in_doubt: false,
             join_events: 0,
@@ -215,11 +216,6 @@ impl Engine {
     /// The trainers.
     pub fn trainers(&self) -> &BTreeMap<TrainerId, Trainer> {
         &self.trainers
-    }
-
-    /// Nodes in quarantine, or that were, by node.
-    pub fn quarantines(&self) -> &BTreeMap<NodeId, Quarantine> {
-        &self.quarantines
     }
 
     /// Whether `node` may be used at `now_s`: to keep its worker or to get one.
@@ -393,7 +389,7 @@ impl Engine {
         self.learning.gone(trainer);
         if let Some(known) = self.trainers.remove(&trainer) {
             // It is gone unjudged: its failures say nothing of the nodes.
-            self.pardon_nodes_of(&known.failures);
+            self.pardon_nodes_of(trainer, &known.failures);
         }
         for node in self.pool.values_mut() {
             if node.assigned == Some(trainer) {
@@ -480,15 +476,13 @@ impl Engine {
         if samples > known.failures_at_samples && !known.failures.is_empty() {
             known.failures.clear();
         }
-        // Nodes that take part in progress are good.
-        if let Some(run) = &known.run
-            && has_grown
+        if has_grown
+            && let Some(run) = self.trainers.get(&trainer).and_then(|it| it.run.as_ref())
             && run.number == generation
             && run.state == RunState::Running
         {
-            for node in &run.members {
-                self.decision_due |= self.quarantines.remove(node).is_some();
-            }
+            let members = run.members.clone();
+            self.trust(trainer, &members);
         }
         self.decision_due |= self.learning.progress(now_s, trainer, generation, samples);
     }

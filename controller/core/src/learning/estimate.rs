@@ -18,6 +18,9 @@ const NEIGHBOURHOOD: f64 = 0.25;
 /// How strongly the prior's shape resists the measurements, in weights of a count.
 const STIFFNESS: f64 = 0.02;
 
+/// What the shape weighs at a measured count, in weights of a count.
+const DOUBT: f64 = 0.1;
+
 /// The curve has points up to here at every count, then more and more widely.
 const DENSE_NODES: u32 = 8;
 
@@ -142,7 +145,8 @@ fn ratios(shape: &Shape, points: &[Point]) -> Vec<(f64, f64)> {
         .collect();
     raw.iter()
         .map(|&(at, _, _)| {
-            let (mut sum, mut weights) = (0.0, 0.0);
+            // Single counts that differ from the shape are noise, until measured for long.
+            let (mut sum, mut weights) = (DOUBT, DOUBT);
             for &(other, ratio, weight) in &raw {
                 let distance = (other - at) / NEIGHBOURHOOD;
                 if distance.abs() < 4.0 {

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The counts, largest first: shrinking is cheap.
-const COUNTS: [u32; 4] = [8, 4, 2, 1];
+/// The counts, largest first: shrinking is cheap. What lies between is told by the shape.
+const COUNTS: [u32; 3] = [8, 2, 1];
 
 /// Each is measured so long, seconds.
 pub const COUNT_S: f64 = 30.0;
@@ -57,7 +57,7 @@ impl Plan {
         self.counts.is_empty() || self.until_s.is_some_and(|until_s| now_s >= until_s)
     }
 
-    /// The counts that are left, as "8, 4, 2 and 1".
+    /// The counts that are left, as "8, 2 and 1".
     pub fn counts(&self) -> String {
         let words: Vec<String> = self.counts.iter().map(u32::to_string).collect();
         match words.split_last() {
@@ -75,14 +75,14 @@ mod tests {
     #[test]
     fn it_goes_down_from_eight_to_one_within_the_bounds() {
         let mut plan = Plan::new(1, 64).unwrap();
-        assert_eq!(plan.counts(), "8, 4, 2 and 1");
-        for nodes in [8, 4, 2, 1] {
+        assert_eq!(plan.counts(), "8, 2 and 1");
+        for nodes in [8, 2, 1] {
             assert_eq!(plan.most_nodes(), Some(nodes));
             assert!(!plan.is_done(0.0));
             plan.visited(nodes);
         }
         assert!(plan.is_done(0.0));
-        assert_eq!(Plan::new(2, 5).unwrap().counts(), "4 and 2");
+        assert_eq!(Plan::new(2, 9).unwrap().counts(), "8 and 2");
     }
 
     #[test]

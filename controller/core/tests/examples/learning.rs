@@ -69,8 +69,8 @@ fn a_program_is_profiled_from_many_nodes_to_few_while_others_use_the_rest() {
         train(&mut bench, &mut counters, 5, &rate);
     }
     visited.dedup();
-    assert_eq!(visited[..4], [8, 4, 2, 1]);
-    assert!(visited[4] > 8, "{visited:?}");
+    assert_eq!(visited[..3], [8, 2, 1]);
+    assert!(visited[3] > 8, "{visited:?}");
     let curve = bench.engine.curve(TrainerId(1)).unwrap();
     for nodes in [1, 2, 4, 8] {
         assert!((curve.value(nodes) / rate(1, nodes) - 1.0).abs() < 0.05);
@@ -80,8 +80,8 @@ fn a_program_is_profiled_from_many_nodes_to_few_while_others_use_the_rest() {
         .iter()
         .map(|it| it.reason.as_str())
         .collect();
-    let sentence = "T1: 8 -> 4 nodes: how it scales is not known; it is measured for 30 s each \
-                    on 4, 2 and 1";
+    let sentence = "T1: 8 -> 2 nodes: how it scales is not known; it is measured for 30 s each \
+                    on 2 and 1";
     assert!(said.contains(&sentence), "{said:#?}");
 }
 
