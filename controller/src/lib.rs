@@ -1,8 +1,10 @@
 //! The controller of BFTrainer: the daemon, the commands, and the worker agent.
 
 pub mod config;
+pub mod replay;
 pub mod solve;
 pub mod solver;
+pub mod trace;
 
 #[cfg(feature = "slurm")]
 pub mod agent;

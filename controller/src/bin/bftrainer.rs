@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use bftrainer_controller::agent::{call, progress, run, task};
 #[cfg(feature = "slurm")]
 use bftrainer_controller::cli;
-use bftrainer_controller::{solve, solver};
+use bftrainer_controller::{replay, solve, solver, trace};
 use clap::{Parser, Subcommand};
 
 /// Elastic training in the idle nodes of a Slurm cluster.
@@ -56,6 +56,11 @@ enum Command {
     #[cfg(feature = "slurm")]
     #[command(hide = true)]
     SlurmCall(call::Args),
+    /// Replay a log of idle nodes: what would have been gained
+    Replay(replay::Args),
+    /// Look at a log of idle nodes, or convert it
+    #[command(subcommand)]
+    Trace(trace::TraceCommand),
     /// Solve allocation instances, one JSON object a line
     Solve(solve::SolveArgs),
 }
@@ -85,6 +90,8 @@ fn main() -> ExitCode {
         Command::Task(args) => task::run(args),
         #[cfg(feature = "slurm")]
         Command::SlurmCall(args) => call::run(&args),
+        Command::Replay(args) => replay::command(&args),
+        Command::Trace(command) => trace::command(&command),
         Command::Solve(args) => solve::solve(&args),
     }
 }
