@@ -4,7 +4,7 @@
 use bftrainer::spec::{AdminComment, Spec};
 use bftrainer_core::curve::Curve;
 use bftrainer_core::engine::Event;
-use bftrainer_core::trainer::{TrainerId, TrainerInfo};
+use bftrainer_core::trainer::{Terms, TrainerId, TrainerInfo};
 
 use super::brain::Brain;
 use super::slurm_thread::{ChangeKind, Purpose};
@@ -175,6 +175,7 @@ impl Brain {
             up_s: spec.up_s.unwrap_or(self.config.up_s),
             down_s: spec.down_s.unwrap_or(self.config.down_s),
             max_stay_s: array.stay_min.map(|minutes| f64::from(minutes) * 60.0),
+            terms: Terms::default(),
         })
     }
 }

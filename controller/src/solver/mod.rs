@@ -35,6 +35,10 @@ pub use thread::SolverThread;
 /// Time limit of a decision unless set otherwise.
 pub const DEFAULT_LIMIT: Duration = Duration::from_millis(500);
 
+/// Address space of the process unless set otherwise, MiB: many times what a hundred trainers on
+/// thousands of nodes take.
+pub const DEFAULT_MEMORY_MB: u64 = 1024;
+
 /// Greedy and local search in the solver's place take this long at most.
 const FALLBACK: Duration = Duration::from_millis(20);
 

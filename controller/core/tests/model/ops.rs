@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use bftrainer_core::curve::Curve;
 use bftrainer_core::engine::{EngineConfig, Event};
 use bftrainer_core::node::NodeId;
-use bftrainer_core::trainer::{TrainerId, TrainerInfo};
+use bftrainer_core::trainer::{Terms, TrainerId, TrainerInfo};
 use proptest::prelude::*;
 
 use super::agents::RanksState;
@@ -381,5 +381,6 @@ fn info(owner: u8, min: u8, more: u8, weight: u8, parallel: u8) -> TrainerInfo {
         up_s: 20.0,
         down_s: 10.0,
         max_stay_s: None,
+        terms: Terms::default(),
     }
 }
