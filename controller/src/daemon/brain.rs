@@ -10,6 +10,7 @@ use bftrainer_core::trainer::TrainerId;
 use super::Input;
 use super::accounting::Accounting;
 use super::agents::Agents;
+use super::node_classes::NodeClasses;
 use super::slurm_thread::{Change, ChangeKind, Order, Purpose, Report};
 use super::tasks::Array;
 use crate::config::Config;
@@ -57,6 +58,7 @@ pub(super) struct Brain {
     /// Slurm's nodes by name, as last seen.
     pub nodes: BTreeMap<String, NodeRecord>,
     pub partition_nodes: BTreeSet<String>,
+    pub classes: NodeClasses,
     pub reservations: Vec<ReservationRecord>,
     /// Nodes with the epoch second of their next use by a planned regular job.
     pub planned_by_jobs: BTreeMap<String, i64>,
@@ -118,6 +120,7 @@ impl Brain {
             decisions: memory.decisions.into(),
             nodes: BTreeMap::new(),
             partition_nodes: BTreeSet::new(),
+            classes: NodeClasses::default(),
             reservations: Vec::new(),
             planned_by_jobs: BTreeMap::new(),
             planned: BTreeMap::new(),

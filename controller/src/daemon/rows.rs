@@ -1,6 +1,8 @@
 //! What users and administrators are shown: rows of JSON objects whose keys are
 //! the column names.
 
+use std::collections::BTreeMap;
+
 use bftrainer::wire::{Answer, Query};
 use bftrainer_core::pool::Phase;
 use bftrainer_core::trainer::{RunState, Trainer, TrainerId, TrainerState};
@@ -123,6 +125,14 @@ impl Brain {
                 json!(trainer.and_then(|trainer| trainer.restart_s)),
             );
             row.insert("open_tasks".to_owned(), json!(array.open_tasks()));
+            let terms = self.terms(array);
+            let caps = terms.caps.iter().map(|cap| (&cap.name, cap.max_nodes));
+            row.insert(
+                "classes".to_owned(),
+                json!(self.classes.names(terms.classes.as_ref())),
+            );
+            row.insert("excluded_nodes".to_owned(), json!(array.excluded));
+            row.insert("caps".to_owned(), json!(caps.collect::<BTreeMap<_, _>>()));
             row.insert("exit_code".to_owned(), json!(array.verdict));
         }
         row
@@ -157,6 +167,7 @@ impl Brain {
                         .or(node.assigned.map(|trainer| trainer.0)),
                     "joined": node.joined_s,
                     "hole_end": node.hole_end_s,
+                    "class": self.classes.name_of(*id),
                     "reason": quarantine.map(|quarantine| quarantine.reason.as_str()),
                 })
             })
