@@ -220,4 +220,6 @@ pub struct Failure {
     pub exit_code: i32,
     /// In words.
     pub reason: String,
+    /// Whether the trainer keeps off the node for it.
+    pub brought_avoidance: bool,
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use bftrainer::wire::{Answer, Query};
+use bftrainer_core::node::NodeId;
 use bftrainer_core::pool::Phase;
 use bftrainer_core::trainer::{RunState, Trainer, TrainerId, TrainerState};
 use serde_json::{Value, json};
@@ -23,14 +24,14 @@ impl Brain {
             Query::Queue => self
                 .arrays
                 .iter()
-                .map(|(id, array)| self.queue_row(*id, array))
+                .map(|(id, array)| self.queue_row(now_s, *id, array))
                 .collect(),
             Query::Nodes => self.node_rows(now_s),
             Query::Show { array_job_id: None } => vec![self.totals()],
             Query::Show {
                 array_job_id: Some(id),
             } => match (self.arrays.get(id), self.history.get(id)) {
-                (Some(array), _) => vec![self.show_row(*id, array)],
+                (Some(array), _) => vec![self.show_row(now_s, *id, array)],
                 (None, Some(row)) => vec![row.clone()],
                 (None, None) => {
                     return Answer::Failed {
@@ -46,11 +47,11 @@ impl Brain {
     }
 
     /// Keeps what is known of an array whose tasks have all ended.
-    pub(super) fn remember_ended(&mut self, id: u32) {
+    pub(super) fn remember_ended(&mut self, now_s: f64, id: u32) {
         let Some(array) = self.arrays.get(&id) else {
             return;
         };
-        let mut row = self.show_row(id, array);
+        let mut row = self.show_row(now_s, id, array);
         row["state"] = json!(match array.verdict {
             Some(0) => "COMPLETED",
             Some(_) => "FAILED",
@@ -67,7 +68,7 @@ impl Brain {
         self.history.insert(id, row);
     }
 
-    fn queue_row(&self, id: u32, array: &Array) -> Value {
+    fn queue_row(&self, now_s: f64, id: u32, array: &Array) -> Value {
         let trainer = self.engine.trainers().get(&TrainerId(id));
         let (min, max) = array
             .spec()
@@ -91,12 +92,12 @@ impl Brain {
             "rescales": trainer.map_or(0, Trainer::rescales),
             "preemptions": trainer.map_or(0, |trainer| trainer.preemptions),
             "harvested_node_s": array.harvested_node_s,
-            "reason": reason(array, trainer, self.engine.pool().len() as u32),
+            "reason": self.reason(now_s, array, trainer),
         })
     }
 
-    fn show_row(&self, id: u32, array: &Array) -> Value {
-        let mut row = self.queue_row(id, array);
+    fn show_row(&self, now_s: f64, id: u32, array: &Array) -> Value {
+        let mut row = self.queue_row(now_s, id, array);
         let trainer = self.engine.trainers().get(&TrainerId(id));
         let members: Vec<&str> = trainer
             .and_then(|trainer| trainer.run.as_ref())
@@ -143,11 +144,7 @@ impl Brain {
             .pool()
             .iter()
             .map(|(id, node)| {
-                let quarantine = self
-                    .engine
-                    .quarantines()
-                    .get(id)
-                    .filter(|quarantine| now_s < quarantine.until_s);
+                let quarantine = self.engine.quarantine_of(*id, now_s);
                 let use_of_it = match (&node.worker, quarantine) {
                     (Some(worker), _) => match worker.phase {
                         Phase::Placed | Phase::Found => "starting",
@@ -168,10 +165,23 @@ impl Brain {
                     "joined": node.joined_s,
                     "hole_end": node.hole_end_s,
                     "class": self.classes.name_of(*id),
-                    "reason": quarantine.map(|quarantine| quarantine.reason.as_str()),
+                    "reason": quarantine.map(|it| it.reason.clone())
+                        .or_else(|| self.avoided_by(*id, now_s)),
                 })
             })
             .collect()
+    }
+
+    /// Which trainers keep off a node, and why, in words.
+    fn avoided_by(&self, node: NodeId, now_s: f64) -> Option<String> {
+        let avoided: Vec<String> = self
+            .engine
+            .avoided_by(node, now_s)
+            .map(|(trainer, avoidance)| {
+                format!("T{trainer} keeps off it: {}", avoidance.quarantine.reason)
+            })
+            .collect();
+        (!avoided.is_empty()).then(|| avoided.join("; "))
     }
 
     fn why_rows(&self, id: Option<u32>) -> Vec<Value> {
@@ -188,6 +198,34 @@ impl Brain {
                 })
             })
             .collect()
+    }
+
+    /// Why a trainer does not train.
+    fn reason(&self, now_s: f64, array: &Array, trainer: Option<&Trainer>) -> Option<String> {
+        if let Admission::Refused(reason) = &array.admission {
+            return Some(reason.clone());
+        }
+        let trainer = trainer.filter(|trainer| trainer.run.is_none())?;
+        let id = trainer.info.id;
+        let has_nodes = || {
+            let mut nodes = self.engine.pool().values();
+            nodes.any(|node| node.assigned == Some(id))
+        };
+        let pauses = now_s < trainer.resume_at_s.max(trainer.restart_at_s);
+        match (&trainer.state, &trainer.blocked_reason) {
+            (TrainerState::Closing, reason) => reason.clone(),
+            (_, Some(reason)) if pauses || has_nodes() => Some(reason.clone()),
+            (TrainerState::Waiting, _)
+                if trainer.info.min_nodes <= self.engine.pool().len() as u32 =>
+            {
+                Some("others come first".to_owned())
+            }
+            (TrainerState::Admitted, _) if trainer.assembling_since_s.is_some() => None,
+            _ => self
+                .engine
+                .left_alone(id, now_s)
+                .or_else(|| Some("not enough idle nodes".to_owned())),
+        }
     }
 
     fn totals(&self) -> Value {
@@ -225,25 +263,5 @@ fn state(array: &Array, trainer: Option<&Trainer>) -> &'static str {
             (_, None) if trainer.assembling_since_s.is_some() => "STARTING",
             _ => "PENDING",
         },
-    }
-}
-
-fn reason(array: &Array, trainer: Option<&Trainer>, pool_nodes: u32) -> Option<String> {
-    match (&array.admission, trainer) {
-        (Admission::Refused(reason), _) => Some(reason.clone()),
-        (_, Some(trainer)) if trainer.run.is_none() => {
-            match (&trainer.state, &trainer.blocked_reason) {
-                (_, Some(reason)) => Some(reason.clone()),
-                (TrainerState::Waiting, None) if trainer.info.min_nodes <= pool_nodes => {
-                    Some("others come first".to_owned())
-                }
-                (TrainerState::Waiting, None) => Some("not enough idle nodes".to_owned()),
-                (TrainerState::Admitted, None) if trainer.assembling_since_s.is_none() => {
-                    Some("not enough idle nodes".to_owned())
-                }
-                _ => None,
-            }
-        }
-        _ => None,
     }
 }

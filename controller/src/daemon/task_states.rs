@@ -54,7 +54,7 @@ impl Brain {
             || !closing && is_cancelled
             || all_ended && (closing || !takes_part)
         {
-            self.forget_array(id, events);
+            self.forget_array(now_s, id, events);
             return;
         }
         if !takes_part {
@@ -67,7 +67,7 @@ impl Brain {
         }
         let stray = self.find_strays(id, found);
         if all_ended && stray.failed.is_empty() {
-            self.forget_array(id, events);
+            self.forget_array(now_s, id, events);
             return;
         }
         if stray.completed {
@@ -220,9 +220,9 @@ impl Brain {
     }
 
     /// All tasks of an array have ended: what is known of it becomes history.
-    fn forget_array(&mut self, id: u32, events: &mut Vec<Event>) {
+    fn forget_array(&mut self, now_s: f64, id: u32, events: &mut Vec<Event>) {
         if self.arrays.get(&id).is_some_and(|it| it.spec().is_some()) {
-            self.remember_ended(id);
+            self.remember_ended(now_s, id);
             events.push(Event::TrainerGone {
                 trainer: TrainerId(id),
             });
