@@ -1,0 +1,194 @@
+//! The allocation problem of the moment, and the answer in words.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Engine;
+use super::decide::Holdings;
+use super::groups::Groups;
+use crate::allocation::{Cap, NodeClass, Problem, Share, TrainerDemand};
+use crate::node::NodeId;
+use crate::pool::Phase;
+use crate::trainer::{Trainer, TrainerId};
+
+/// A decision's problem, what its indices mean, and the answer once there is one.
+#[derive(Debug)]
+pub(super) struct Round {
+    pub trainers: Vec<TrainerId>,
+    pub groups: Groups,
+    pub problem: Problem,
+    pub shares: Vec<Share>,
+    /// How good the answer is, in words, unless it is the best.
+    pub flaw: Option<String>,
+}
+
+impl Engine {
+    /// How much of what is usable each trainer could have, and what for. `limits` are the most
+    /// nodes that some trainers can be found.
+    pub(super) fn pose(
+        &self,
+        now_s: f64,
+        holdings: &Holdings,
+        limits: &BTreeMap<TrainerId, u32>,
+    ) -> Round {
+        let trainers = self.participants();
+        let of_class = holdings.of_class(self);
+        let groups = self.groups(&of_class.keys().copied().collect(), &trainers);
+        let mut nodes = vec![0; groups.all.len()];
+        for (class, count) in &of_class {
+            if let Some(group) = groups.of(*class) {
+                nodes[group] += count;
+            }
+        }
+        let mut owner_weights: BTreeMap<u32, f64> = BTreeMap::new();
+        for id in &trainers {
+            let info = &self.trainers[id].info;
+            *owner_weights.entry(info.owner_uid).or_default() += info.weight;
+        }
+        let demands = trainers.iter().enumerate().map(|(j, id)| {
+            let trainer = &self.trainers[id];
+            let info = &trainer.info;
+            let weight = info.weight / owner_weights[&info.owner_uid] * info.terms.weight;
+            let within_reach = self.reach(j, holdings.kept_off.get(id), &groups, &nodes);
+            let most = limits.get(id).copied().unwrap_or(u32::MAX);
+            let max = self.max(now_s, trainer, holdings.held(*id));
+            let max = max.min(within_reach).min(most);
+            let held = self.home(&groups, *id, holdings.held(*id));
+            let objective = self.config.metric.objective(&info.curve, weight);
+            TrainerDemand::new(held, info.min_nodes, max, objective)
+                .with_costs(self.up_s(trainer, holdings.held(*id)), trainer.down_s())
+                .with_speeds(self.speeds(j, &groups))
+        });
+        let demands = demands.collect();
+        let classes = nodes.iter().enumerate().map(|(index, &nodes)| NodeClass {
+            name: self.group_name(&groups, index),
+            nodes,
+        });
+        let problem = Problem::with_classes(classes.collect(), self.config.horizon_s, demands)
+            .with_caps(self.caps(&trainers));
+        Round {
+            trainers,
+            groups,
+            problem,
+            shares: Vec::new(),
+            flaw: None,
+        }
+    }
+
+    /// What a trainer holds of the group where most of it runs; it can keep no other nodes.
+    fn home(&self, groups: &Groups, trainer: TrainerId, held: &[NodeId]) -> Share {
+        // Nodes where it runs, all nodes.
+        let mut counts = vec![(0, 0); groups.all.len()];
+        for node in held {
+            if let Some(group) = groups.of(self.class_of(*node)) {
+                counts[group].0 += u32::from(self.is_settled(*node, trainer));
+                counts[group].1 += 1;
+            }
+        }
+        let counts = counts.into_iter().enumerate().rev();
+        let home = counts.max_by_key(|(_, counts)| *counts);
+        home.map_or(Share::NONE, |(group, (_, nodes))| Share::new(group, nodes))
+    }
+
+    /// Seconds without progress when the trainer grows. What does not run yet loses nothing;
+    /// workers that were found most likely run.
+    fn up_s(&self, trainer: &Trainer, held: &[NodeId]) -> f64 {
+        let is_found = |node: &NodeId| {
+            let worker = self.pool[node].worker_of(trainer.info.id);
+            worker.is_some_and(|worker| worker.phase == Phase::Found)
+        };
+        match Self::has_running_generation(trainer) || held.iter().any(is_found) {
+            true => trainer.up_s(),
+            false => 0.0,
+        }
+    }
+
+    /// The most nodes that a trainer wants. Who waits for reasons of its own keeps the nodes
+    /// where its workers are and gets no more.
+    fn max(&self, now_s: f64, trainer: &Trainer, held: &[NodeId]) -> u32 {
+        let info = &trainer.info;
+        let metric = &self.config.metric;
+        let max = metric.most_nodes(&info.curve, info.min_nodes, info.max_nodes);
+        if now_s >= trainer.resume_at_s {
+            return max;
+        }
+        let kept = held
+            .iter()
+            .filter(|node| self.pool[*node].keeps_worker_of(info.id));
+        max.min(kept.count() as u32)
+    }
+
+    /// The most nodes of one group that the trainer at position `j` does not keep off.
+    fn reach(
+        &self,
+        j: usize,
+        kept_off: Option<&BTreeSet<NodeId>>,
+        groups: &Groups,
+        nodes: &[u32],
+    ) -> u32 {
+        let mut reach = nodes.to_vec();
+        for node in kept_off.into_iter().flatten() {
+            if let Some(group) = groups.of(self.class_of(*node)) {
+                reach[group] -= 1;
+            }
+        }
+        let groups = groups.all.iter().zip(reach);
+        let usable = groups.filter(|(group, _)| group.may_use[j]);
+        usable.map(|(_, nodes)| nodes).max().unwrap_or(0)
+    }
+
+    /// What multiplies the objective of the trainer at position `j` on nodes of each group.
+    fn speeds(&self, j: usize, groups: &Groups) -> Vec<f64> {
+        let groups = groups.all.iter();
+        groups
+            .map(|group| match group.may_use[j] {
+                true => self.config.metric.class_speed(group.speed),
+                false => 0.0,
+            })
+            .collect()
+    }
+
+    fn caps(&self, trainers: &[TrainerId]) -> Vec<Cap> {
+        let mut caps: BTreeMap<&str, Cap> = BTreeMap::new();
+        for (j, id) in trainers.iter().enumerate() {
+            for shared in &self.trainers[id].info.terms.caps {
+                let cap = caps.entry(&shared.name).or_insert_with(|| Cap {
+                    trainers: Vec::new(),
+                    max_nodes: shared.max_nodes,
+                });
+                cap.max_nodes = cap.max_nodes.min(shared.max_nodes);
+                cap.trainers.push(j);
+            }
+        }
+        caps.into_values().collect()
+    }
+
+    /// Why a trainer was given in the last decision what it was given, in words. `None` when it
+    /// did not take part.
+    pub fn explain(&self, trainer: TrainerId) -> Option<String> {
+        let round = self.last_round.as_ref()?;
+        let index = round.trainers.iter().position(|id| *id == trainer)?;
+        self.explain_share(round, index)
+    }
+
+    /// "6 -> 8 nodes: 2 more are worth 1840 samples over 60 s against a restart of 3.1 s".
+    pub(super) fn explain_share(&self, round: &Round, index: usize) -> Option<String> {
+        let known = self.trainers.get(round.trainers.get(index)?)?;
+        let to = *round.shares.get(index)?;
+        let samples_per_s = |share: Share| {
+            let speed = round.groups.all.get(share.class).map_or(1.0, |it| it.speed);
+            known.info.curve.value(share.nodes) * speed
+        };
+        let demand = &round.problem.trainers[index];
+        let mut sentence = round.problem.explain(index, to, &samples_per_s);
+        if let Some(reason) = &known.blocked_reason
+            && demand.current.nodes > demand.max
+            && demand.max < known.info.max_nodes
+        {
+            sentence += &format!(" while {reason}");
+        }
+        if let Some(flaw) = &round.flaw {
+            sentence += &format!("; the decision is {flaw}");
+        }
+        Some(sentence)
+    }
+}
