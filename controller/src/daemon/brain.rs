@@ -15,6 +15,7 @@ use super::slurm_thread::{Change, ChangeKind, Order, Purpose, Report};
 use super::tasks::Array;
 use crate::config::Config;
 use crate::slurm::{NodeRecord, ReservationRecord, SlurmSettings, TaskName};
+use crate::solver::{self, MilpSolver};
 use crate::store::{Memory, Record, Store};
 
 /// Decisions that are kept to be shown.
@@ -111,8 +112,14 @@ impl Brain {
             plan_wait_s: f64::from(settings.backfill_interval_s),
             ..config.engine.clone()
         };
+        let mut engine = Engine::new(engine);
+        let solver = solver::Settings {
+            memory_mb: config.solver_memory_mb,
+            ..solver::Settings::default()
+        };
+        engine.set_solver(Box::new(MilpSolver::new(solver, config.solver_limit)));
         Brain {
-            engine: Engine::new(engine),
+            engine,
             settings,
             arrays: BTreeMap::new(),
             agents: Agents::new(config.heartbeat_s),

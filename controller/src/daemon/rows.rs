@@ -132,6 +132,7 @@ impl Brain {
                 "classes".to_owned(),
                 json!(self.classes.names(terms.classes.as_ref())),
             );
+            row.insert("why".to_owned(), json!(self.engine.explain(TrainerId(id))));
             row.insert("excluded_nodes".to_owned(), json!(array.excluded));
             row.insert("caps".to_owned(), json!(caps.collect::<BTreeMap<_, _>>()));
             row.insert("exit_code".to_owned(), json!(array.verdict));
@@ -243,6 +244,7 @@ impl Brain {
             "start_s": quantiles(&accounting.start_s),
             "release_s": quantiles(&accounting.release_s),
             "preempted": accounting.preemptions,
+            "decisions": self.engine.outcomes(),
             "slurm_looks": self.looks,
             "slurm_failed_looks": self.looks_failed,
         })
