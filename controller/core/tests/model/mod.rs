@@ -6,6 +6,7 @@
 
 mod agents;
 mod checks;
+pub mod classes;
 mod dice;
 pub mod ops;
 mod programs;
@@ -16,10 +17,11 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use bftrainer_core::engine::{Action, Engine, EngineConfig, Event};
-use bftrainer_core::node::NodeId;
+use bftrainer_core::node::{ClassId, NodeId};
 use bftrainer_core::trainer::{TrainerId, TrainerInfo};
 
 use agents::Agent;
+use classes::Limits;
 use dice::Dice;
 
 /// How a world begins.
@@ -33,6 +35,9 @@ pub struct Setup {
     pub faults: bool,
     /// Whether programs report progress.
     pub progress: bool,
+    /// How many classes of nodes there are.
+    pub classes: u32,
+    pub limits: Limits,
 }
 
 /// Everything outside the engine, and the engine.
@@ -62,6 +67,9 @@ pub struct World {
     told_in_doubt: bool,
     queue: BinaryHeap<Planned>,
     planned: u64,
+    classes: u32,
+    limits: Limits,
+    class_of: BTreeMap<NodeId, ClassId>,
     nodes: BTreeMap<NodeId, Node>,
     trainers: BTreeMap<TrainerId, Program>,
     tasks: BTreeMap<u64, Task>,
@@ -246,6 +254,11 @@ impl World {
             told_in_doubt: false,
             queue: BinaryHeap::new(),
             planned: 0,
+            classes: setup.classes,
+            limits: setup.limits,
+            class_of: (0..setup.nodes)
+                .map(|n| (NodeId(n), ClassId(n * 2 / 3 % setup.classes)))
+                .collect(),
             nodes: (0..setup.nodes)
                 .map(|n| (NodeId(n), Node::default()))
                 .collect(),
@@ -256,6 +269,7 @@ impl World {
             is_traced: std::env::var_os("BFT_TRACE").is_some(),
         };
         world.plan(LOOK_S, What::Look);
+        world.inbox = world.class_events();
         world
     }
 
