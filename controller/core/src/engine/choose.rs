@@ -20,9 +20,16 @@ type NodeKey = (u64, u32);
 pub(super) struct Moves {
     pub released: Vec<(TrainerId, NodeId)>,
     pub given: Vec<(TrainerId, NodeId)>,
-    /// A trainer for which too few nodes are left that it does not keep off, and
-    /// the most that it can have.
-    pub short: Option<(TrainerId, u32)>,
+    /// Why it can't be done.
+    pub short: Option<Shortage>,
+}
+
+/// Too few nodes of a group are left that a trainer does not keep off.
+pub(super) struct Shortage {
+    pub trainer: TrainerId,
+    pub group: usize,
+    /// The most that it can have.
+    pub most: u32,
 }
 
 /// A trainer that gets more nodes of one group.
@@ -151,8 +158,11 @@ impl Engine {
             !is_given
         });
         if left > 0 {
-            let most = growing.kept.len() + growing.wanted - left;
-            moves.short = Some((growing.trainer, most as u32));
+            moves.short = Some(Shortage {
+                trainer: growing.trainer,
+                group: growing.group,
+                most: (growing.kept.len() + growing.wanted - left) as u32,
+            });
         }
     }
 

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::pose::Round;
+use super::pose::{Limits, Round};
 use super::{Decision, Engine};
 use crate::node::{ClassId, NodeId};
 use crate::trainer::TrainerId;
@@ -36,7 +36,7 @@ impl Holdings {
 impl Engine {
     /// Decides how many nodes each trainer shall have, and which.
     pub(super) fn decide(&mut self, now_s: f64) {
-        let mut limits = BTreeMap::new();
+        let mut limits = Limits::default();
         loop {
             let holdings = self.holdings(now_s);
             if self.pool_in_doubt && !self.holds_too_much(&holdings) {
@@ -53,8 +53,8 @@ impl Engine {
                 continue;
             }
             let moves = self.moves(now_s, &holdings, &round);
-            if let Some((trainer, most)) = moves.short {
-                limits.insert(trainer, most);
+            if let Some(shortage) = &moves.short {
+                limits.note(&round, shortage);
                 continue;
             }
             self.note_decisions(now_s, &holdings, &round);

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Engine;
+use super::choose::Shortage;
 use super::decide::Holdings;
 use super::groups::Groups;
 use crate::allocation::{Cap, NodeClass, Problem, Share, TrainerDemand};
-use crate::node::NodeId;
+use crate::node::{ClassId, NodeId};
 use crate::pool::Phase;
 use crate::trainer::{Trainer, TrainerId};
 
@@ -21,15 +22,37 @@ pub(super) struct Round {
     pub flaw: Option<String>,
 }
 
+/// What an earlier answer for the same moment took for granted that is not there.
+#[derive(Debug, Default)]
+pub(super) struct Limits {
+    most: BTreeMap<TrainerId, u32>,
+    /// Where a trainer can't have its min.
+    forbidden: BTreeSet<(TrainerId, ClassId)>,
+}
+
+impl Limits {
+    /// Learns from a shortage.
+    pub fn note(&mut self, round: &Round, shortage: &Shortage) {
+        let Shortage {
+            trainer,
+            group,
+            most,
+        } = *shortage;
+        let index = round.trainers.iter().position(|id| *id == trainer);
+        let min = index.map_or(0, |index| round.problem.trainers[index].min);
+        if most < min {
+            let classes = round.groups.all[group].classes.iter();
+            self.forbidden
+                .extend(classes.map(|class| (trainer, *class)));
+        } else {
+            self.most.insert(trainer, most);
+        }
+    }
+}
+
 impl Engine {
-    /// How much of what is usable each trainer could have, and what for. `limits` are the most
-    /// nodes that some trainers can be found.
-    pub(super) fn pose(
-        &self,
-        now_s: f64,
-        holdings: &Holdings,
-        limits: &BTreeMap<TrainerId, u32>,
-    ) -> Round {
+    /// How much of what is usable each trainer could have, and what it is worth.
+    pub(super) fn pose(&self, now_s: f64, holdings: &Holdings, limits: &Limits) -> Round {
         let trainers = self.participants();
         let of_class = holdings.of_class(self);
         let groups = self.groups(&of_class.keys().copied().collect(), &trainers);
@@ -49,14 +72,14 @@ impl Engine {
             let info = &trainer.info;
             let weight = info.weight / owner_weights[&info.owner_uid] * info.terms.weight;
             let within_reach = self.reach(j, holdings.kept_off.get(id), &groups, &nodes);
-            let most = limits.get(id).copied().unwrap_or(u32::MAX);
+            let most = limits.most.get(id).copied().unwrap_or(u32::MAX);
             let max = self.max(now_s, trainer, holdings.held(*id));
             let max = max.min(within_reach).min(most);
             let held = self.home(&groups, *id, holdings.held(*id));
             let objective = self.config.metric.objective(&info.curve, weight);
             TrainerDemand::new(held, info.min_nodes, max, objective)
                 .with_costs(self.up_s(trainer, holdings.held(*id)), trainer.down_s())
-                .with_speeds(self.speeds(j, &groups))
+                .with_speeds(self.speeds(j, *id, &groups, limits))
         });
         let demands = demands.collect();
         let classes = nodes.iter().enumerate().map(|(index, &nodes)| NodeClass {
@@ -137,13 +160,16 @@ impl Engine {
     }
 
     /// What multiplies the objective of the trainer at position `j` on nodes of each group.
-    fn speeds(&self, j: usize, groups: &Groups) -> Vec<f64> {
+    fn speeds(&self, j: usize, id: TrainerId, groups: &Groups, limits: &Limits) -> Vec<f64> {
+        let is_forbidden = |class: &ClassId| limits.forbidden.contains(&(id, *class));
         let groups = groups.all.iter();
         groups
-            .map(|group| match group.may_use[j] {
-                true => self.config.metric.class_speed(group.speed),
-                false => 0.0,
-            })
+            .map(
+                |group| match group.may_use[j] && !group.classes.iter().any(is_forbidden) {
+                    true => self.config.metric.class_speed(group.speed),
+                    false => 0.0,
+                },
+            )
             .collect()
     }
 
