@@ -45,10 +45,11 @@ impl NodeClasses {
         self.of.get(&node).map(|class| self.name(*class))
     }
 
-    /// The names of classes; of all without them.
+    /// The names of those of `classes`, or without them of all, that nodes are of now.
     pub(super) fn names(&self, classes: Option<&BTreeSet<ClassId>>) -> Vec<&str> {
-        let all = (0..self.known.len() as u32).map(ClassId);
-        let named = all.filter(|class| classes.is_none_or(|classes| classes.contains(class)));
+        let present: BTreeSet<ClassId> = self.of.values().copied().collect();
+        let present = present.into_iter();
+        let named = present.filter(|class| classes.is_none_or(|classes| classes.contains(class)));
         named.map(|class| self.name(class)).collect()
     }
 

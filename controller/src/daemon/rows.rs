@@ -216,17 +216,28 @@ impl Brain {
         match (&trainer.state, &trainer.blocked_reason) {
             (TrainerState::Closing, reason) => reason.clone(),
             (_, Some(reason)) if pauses || has_nodes() => Some(reason.clone()),
-            (TrainerState::Waiting, _)
-                if trainer.info.min_nodes <= self.engine.pool().len() as u32 =>
-            {
-                Some("others come first".to_owned())
-            }
             (TrainerState::Admitted, _) if trainer.assembling_since_s.is_some() => None,
-            _ => self
-                .engine
-                .left_alone(id, now_s)
-                .or_else(|| Some("not enough idle nodes".to_owned())),
+            _ => self.why_without_nodes(now_s, trainer),
         }
+    }
+
+    fn why_without_nodes(&self, now_s: f64, trainer: &Trainer) -> Option<String> {
+        let id = trainer.info.id;
+        let classes = trainer.info.terms.classes.as_ref();
+        if self.classes.names(classes).is_empty() {
+            return Some("no node of the partition has what its tasks ask for".to_owned());
+        }
+        if let Some(limit) = self.engine.used_up_limit(id) {
+            return Some(format!("a limit is used up: {limit}"));
+        }
+        let nodes = self.engine.pool().keys();
+        let usable = nodes.filter(|node| self.engine.may_have(id, **node));
+        let fits = trainer.info.min_nodes <= usable.count() as u32;
+        if trainer.state == TrainerState::Waiting && fits {
+            return Some("others come first".to_owned());
+        }
+        let left_alone = self.engine.left_alone(id, now_s);
+        left_alone.or_else(|| Some("not enough idle nodes".to_owned()))
     }
 
     fn totals(&self) -> Value {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Engine;
 use crate::node::{ClassId, NodeId};
-use crate::trainer::{TrainerId, TrainerInfo};
+use crate::trainer::{NodeCap, TrainerId, TrainerInfo};
 
 /// Classes that nobody tells apart.
 #[derive(Debug)]
@@ -77,6 +77,22 @@ impl Engine {
         }
     }
 
+    /// The first limit that a trainer shares and that leaves it no room, as "user ann, 64 nodes".
+    pub fn used_up_limit(&self, trainer: TrainerId) -> Option<String> {
+        let info = &self.trainers.get(&trainer)?.info;
+        let assigned = || self.pool.values().filter_map(|node| node.assigned);
+        let is_used_up = |cap: &&NodeCap| {
+            let bears = |id: &TrainerId| {
+                let other = self.trainers.get(id);
+                other.is_some_and(|known| known.info.terms.caps.contains(cap))
+            };
+            let used = assigned().filter(bears).count() as u32;
+            cap.max_nodes.saturating_sub(used) < info.min_nodes.max(1)
+        };
+        let cap = info.terms.caps.iter().find(is_used_up)?;
+        Some(format!("{}, {} nodes", cap.name, cap.max_nodes))
+    }
+
     /// The class of a node.
     pub(super) fn class_of(&self, node: NodeId) -> ClassId {
         self.class_of.get(&node).copied().unwrap_or_default()
@@ -94,7 +110,7 @@ impl Engine {
     }
 
     /// Whether a trainer may use this very node, as far as the site is concerned.
-    pub(super) fn may_have(&self, trainer: TrainerId, node: NodeId) -> bool {
+    pub fn may_have(&self, trainer: TrainerId, node: NodeId) -> bool {
         self.trainers.get(&trainer).is_none_or(|known| {
             Self::may_use(&known.info, self.class_of(node))
                 && !known.info.terms.excluded.contains(&node)
