@@ -114,6 +114,14 @@ class Failing(ClusterTest):
         other = self.counter("1-1")
         row = self.wait_trains(other, 1)
         self.assertEqual(row["node_list"], ["n2"])
+        # A controller that is started anew knows it, too.
+        self.cluster.stop_controller()
+        self.cluster.start_controller()
+        self.wait_for(
+            lambda: [row["reason"] for row in self.cluster.bftrainer("nodes") or ()]
+            == [None, reason, None, None],
+            "the node is still avoided",
+        )
         self.end()
         self.wait_ended(trainer, "COMPLETED")
 

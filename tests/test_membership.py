@@ -145,13 +145,18 @@ class Growing(ClusterTest):
 class Preemption(ClusterTest):
     NODES = 5
 
+    def wait_preemptions(self, trainer, count):
+        self.wait_for(
+            lambda: self.show(trainer)["preemptions"] == count, "%d preemptions are counted" % count
+        )
+
     def test_one_node_is_taken_and_the_trainer_goes_on_and_comes_back(self):
         trainer = self.counter("1-5")
         row = self.wait_trains(trainer, 5)
         regular = self.regular("-w", "n4", seconds=1)
         row = self.wait_trains(trainer, 4, after=row) or row
         self.assertNotIn("n4", row["node_list"])
-        self.assertEqual(row["preemptions"], 1)
+        self.wait_preemptions(trainer, 1)
         self.wait_state(regular, "COMPLETED")
         row = self.wait_trains(trainer, 5, after=row)
         self.assertIn("n4", row["node_list"])
@@ -162,7 +167,7 @@ class Preemption(ClusterTest):
         regular = self.regular("-w", "n2,n4", "-N2")
         row = self.wait_trains(trainer, 3, after=row)
         self.assertEqual(row["node_list"], ["n1", "n3", "n5"])
-        self.assertEqual(row["preemptions"], 2)
+        self.wait_preemptions(trainer, 2)
         self.cluster.ok("scancel", regular)
         self.wait_trains(trainer, 5, after=row)
 
@@ -173,6 +178,36 @@ class Preemption(ClusterTest):
         self.regular("-w", master)
         row = self.wait_trains(trainer, 4, after=row)
         self.assertNotIn(master, row["node_list"])
+
+    def test_a_task_that_its_owner_requeues_is_no_preemption(self):
+        trainer = self.counter("1-5")
+        row = self.wait_trains(trainer, 5)
+        node = row["node_list"][2]
+        tasks = self.cluster.tasks(trainer)
+        (index,) = [index for index, task in tasks.items() if task["NodeList"] == node]
+        self.cluster.ok("scontrol", "requeue", "{}_{}".format(trainer, index))
+        self.wait_trains(trainer, 5, after=row)
+        regular = self.regular("-w", node)
+        self.wait_state(regular, "RUNNING")
+        self.wait_preemptions(trainer, 1)
+
+    def test_a_trainer_whose_owner_forbids_requeueing_still_gives_nodes_back(self):
+        trainer = self.counter("1-5")
+        row = self.wait_trains(trainer, 5)
+        self.cluster.ok("scontrol", "update", "JobId=%d" % trainer, "Requeue=0")
+        second = self.counter("2-2")
+        self.wait_trains(second, 2)
+        self.wait_trains(trainer, 3, after=row)
+        self.wait_for(
+            lambda: {task["Requeue"] for task in self.cluster.tasks(trainer).values()} == {"1"},
+            "its tasks may be queued again",
+        )
+        self.assertEqual(self.cluster.controller_log().count("has set Requeue=0"), 1)
+        regular = self.regular("-N5")
+        self.wait_state(regular, "RUNNING")
+        self.cluster.ok("scancel", regular, second)
+        self.wait_trains(trainer, 5)
+        self.assertNotIn("CANCELLED", self.cluster.states(trainer).values())
 
     def test_all_nodes_are_taken_and_the_trainer_resumes_from_its_checkpoint(self):
         trainer = self.counter("1-5")

@@ -7,9 +7,13 @@ pub mod solver;
 #[cfg(feature = "slurm")]
 pub mod agent;
 #[cfg(feature = "slurm")]
+pub mod check;
+#[cfg(feature = "slurm")]
 pub mod classes;
 #[cfg(feature = "slurm")]
 pub mod cli;
+#[cfg(feature = "slurm")]
+pub mod clock;
 #[cfg(feature = "slurm")]
 pub mod daemon;
 #[cfg(feature = "slurm")]

@@ -2,7 +2,9 @@
 //! not there at all. Whoever asks gets a feasible answer that says so, in time, and the next
 //! decision is solved again.
 
+use std::fs::File;
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -12,6 +14,7 @@ use bftrainer_core::allocation::{
     Cap, Fault, GeneralSolver, NodeClass, Problem, Share, Solution, Solver, TrainerDemand,
 };
 use bftrainer_core::curve::Curve;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -119,6 +122,14 @@ fn a_process_that_died_between_decisions_costs_none() {
     assert_eq!(milp.process().starts(), 2);
 }
 
+/// Waits until something lies in the pipe to a process that does not read.
+fn wait_for_request(id: u32) {
+    let input = File::open(format!("/proc/{id}/fd/0")).unwrap();
+    let mut ready = [PollFd::new(input.as_fd(), PollFlags::POLLIN)];
+    let limit = PollTimeout::try_from(Duration::from_secs(60)).unwrap();
+    assert_eq!(poll(&mut ready, limit), Ok(1));
+}
+
 #[test]
 fn a_process_that_dies_at_work_costs_one_decision() {
     let mut milp = MilpSolver::new(settings(), LIMIT);
@@ -127,7 +138,7 @@ fn a_process_that_dies_at_work_costs_one_decision() {
     signal(&milp, Signal::SIGSTOP);
     let id = milp.process().id().unwrap();
     let killer = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(200));
+        wait_for_request(id);
         kill(Pid::from_raw(id as i32), Signal::SIGKILL).unwrap();
     });
     let solution = milp.solve(&problem);

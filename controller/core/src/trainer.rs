@@ -76,6 +76,10 @@ impl Default for Terms {
     }
 }
 
+/// Exit code of a program that SIGTERM stopped, and a shell's for one that it killed:
+/// preempted, which is no failure.
+pub const PREEMPTED_EXIT_CODE: i32 = 143;
+
 /// A trainer's life as the engine sees it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum TrainerState {
@@ -126,8 +130,6 @@ pub struct Trainer {
     pub failures_at_samples: u64,
     /// Generations that were started.
     pub starts: u64,
-    /// Workers lost to Slurm.
-    pub preemptions: u64,
 }
 
 impl Trainer {
@@ -152,7 +154,6 @@ impl Trainer {
             failures: Vec::new(),
             failures_at_samples: 0,
             starts: 0,
-            preemptions: 0,
         }
     }
 

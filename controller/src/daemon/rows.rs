@@ -12,28 +12,36 @@ use serde_json::{Value, json};
 use super::accounting::{quantile, running_nodes};
 use super::brain::Brain;
 use super::tasks::{Admission, Array};
+use crate::slurm::SlurmSettings;
 use crate::store::Record;
 
 /// Ended trainers that can still be shown.
 const KEPT_ENDED: usize = 1000;
 
 impl Brain {
-    /// Answers a user's question.
-    pub(super) fn answer(&self, now_s: f64, _uid: u32, query: &Query) -> Answer {
+    /// Answers a user's question with what Slurm's PrivateData lets him see.
+    pub(super) fn answer(&self, now_s: f64, uid: u32, query: &Query) -> Answer {
+        let sight = Sight::of(uid, &self.settings);
         let rows = match query {
             Query::Queue => self
                 .arrays
                 .iter()
+                .filter(|(_, array)| sight.shows(array.owner_uid))
                 .map(|(id, array)| self.queue_row(now_s, *id, array))
                 .collect(),
-            Query::Nodes => self.node_rows(now_s),
+            Query::Nodes if !sight.nodes => {
+                return Answer::Failed {
+                    reason: "slurm.conf's PrivateData=nodes lets only SlurmUser and root see nodes"
+                        .to_owned(),
+                };
+            }
+            Query::Nodes => self.node_rows(now_s, sight),
             Query::Show { array_job_id: None } => vec![self.totals()],
             Query::Show {
                 array_job_id: Some(id),
-            } => match (self.arrays.get(id), self.history.get(id)) {
-                (Some(array), _) => vec![self.show_row(now_s, *id, array)],
-                (None, Some(row)) => vec![row.clone()],
-                (None, None) => {
+            } => match self.show_rows(now_s, *id, sight) {
+                Some(rows) => rows,
+                None => {
                     return Answer::Failed {
                         reason: format!(
                             "{id} is no trainer that is known now; bftrainer queue lists them"
@@ -41,9 +49,32 @@ impl Brain {
                     };
                 }
             },
-            Query::Why { array_job_id } => self.why_rows(*array_job_id),
+            Query::Why { array_job_id } => self.why_rows(*array_job_id, sight),
         };
         Answer::Rows { rows }
+    }
+
+    fn show_rows(&self, now_s: f64, id: u32, sight: Sight) -> Option<Vec<Value>> {
+        if !sight.shows(self.owner_of(id)?) {
+            return None;
+        }
+        match (self.arrays.get(&id), self.history.get(&id)) {
+            (Some(array), _) => Some(vec![self.show_row(now_s, id, array)]),
+            (None, row) => Some(vec![row?.clone()]),
+        }
+    }
+
+    /// The owner of a trainer that runs or has ended.
+    fn owner_of(&self, id: u32) -> Option<u32> {
+        if let Some(array) = self.arrays.get(&id) {
+            return Some(array.owner_uid);
+        }
+        let uid = self.history.get(&id)?.get("uid").and_then(Value::as_u64);
+        // Rows of the first version have no uid: nobody's.
+        Some(
+            uid.and_then(|uid| u32::try_from(uid).ok())
+                .unwrap_or(u32::MAX),
+        )
     }
 
     /// Keeps what is known of an array whose tasks have all ended.
@@ -90,7 +121,7 @@ impl Brain {
             "epoch": progress.epoch,
             "loss": progress.loss,
             "rescales": trainer.map_or(0, Trainer::rescales),
-            "preemptions": trainer.map_or(0, |trainer| trainer.preemptions),
+            "preemptions": array.preemptions,
             "harvested_node_s": array.harvested_node_s,
             "reason": self.reason(now_s, array, trainer),
         })
@@ -109,6 +140,7 @@ impl Brain {
             })
             .unwrap_or_default();
         if let Some(row) = row.as_object_mut() {
+            row.insert("uid".to_owned(), json!(array.owner_uid));
             row.insert("account".to_owned(), json!(array.account));
             row.insert(
                 "specification".to_owned(),
@@ -140,10 +172,15 @@ impl Brain {
         row
     }
 
-    fn node_rows(&self, now_s: f64) -> Vec<Value> {
-        self.engine
-            .pool()
-            .iter()
+    fn node_rows(&self, now_s: f64, sight: Sight) -> Vec<Value> {
+        let shows = |trainer: TrainerId| {
+            let owner = self.owner_of(trainer.0);
+            owner.is_some_and(|owner| sight.shows(owner))
+        };
+        let mut nodes: Vec<_> = self.engine.pool().iter().collect();
+        nodes.sort_by_key(|(id, _)| self.engine.names.rank(**id));
+        nodes
+            .into_iter()
             .map(|(id, node)| {
                 let quarantine = self.engine.quarantine_of(*id, now_s);
                 let use_of_it = match (&node.worker, quarantine) {
@@ -158,26 +195,33 @@ impl Brain {
                     (None, None) if node.assigned.is_some() => "assigned",
                     (None, None) => "idle",
                 };
+                let worker = node.worker.as_ref().map(|worker| worker.trainer);
+                let trainer = worker.or(node.assigned).filter(|trainer| shows(*trainer));
                 json!({
                     "node": self.engine.names.name(*id),
                     "use": use_of_it,
-                    "jobid": node.worker.as_ref().map(|worker| worker.trainer.0)
-                        .or(node.assigned.map(|trainer| trainer.0)),
+                    "jobid": trainer.map(|trainer| trainer.0),
                     "joined": node.joined_s,
                     "hole_end": node.hole_end_s,
                     "class": self.classes.name_of(*id),
                     "reason": quarantine.map(|it| it.reason.clone())
-                        .or_else(|| self.avoided_by(*id, now_s)),
+                        .or_else(|| self.avoided_by(*id, now_s, shows)),
                 })
             })
             .collect()
     }
 
     /// Which trainers keep off a node, and why, in words.
-    fn avoided_by(&self, node: NodeId, now_s: f64) -> Option<String> {
+    fn avoided_by(
+        &self,
+        node: NodeId,
+        now_s: f64,
+        shows: impl Fn(TrainerId) -> bool,
+    ) -> Option<String> {
         let avoided: Vec<String> = self
             .engine
             .avoided_by(node, now_s)
+            .filter(|(trainer, _)| shows(*trainer))
             .map(|(trainer, avoidance)| {
                 format!("T{trainer} keeps off it: {}", avoidance.quarantine.reason)
             })
@@ -185,10 +229,14 @@ impl Brain {
         (!avoided.is_empty()).then(|| avoided.join("; "))
     }
 
-    fn why_rows(&self, id: Option<u32>) -> Vec<Value> {
+    fn why_rows(&self, id: Option<u32>, sight: Sight) -> Vec<Value> {
         self.decisions
             .iter()
             .filter(|decision| id.is_none_or(|id| decision.trainer.0 == id))
+            .filter(|decision| {
+                let owner = self.owner_of(decision.trainer.0);
+                sight.shows(owner.unwrap_or(u32::MAX))
+            })
             .map(|decision| {
                 json!({
                     "time": decision.time_s,
@@ -249,7 +297,7 @@ impl Brain {
             "pool_nodes": self.engine.pool().len(),
             "agents": self.agents.connected(),
             "plain_jobs": self.plain_jobs,
-            "idle_node_s": accounting.pool_node_s,
+            "pool_node_s": accounting.pool_node_s,
             "usable_node_s": accounting.usable_node_s,
             "harvested_node_s": accounting.harvested_node_s,
             "start_s": quantiles(&accounting.start_s),
@@ -259,6 +307,31 @@ impl Brain {
             "slurm_looks": self.looks,
             "slurm_failed_looks": self.looks_failed,
         })
+    }
+}
+
+/// What a user may see.
+#[derive(Clone, Copy, Debug)]
+struct Sight {
+    uid: u32,
+    /// Others' trainers, too.
+    others: bool,
+    nodes: bool,
+}
+
+impl Sight {
+    /// SlurmUser and root see all.
+    fn of(uid: u32, settings: &SlurmSettings) -> Self {
+        let is_operator = uid == 0 || uid == settings.slurm_user_uid;
+        Sight {
+            uid,
+            others: is_operator || !settings.private_jobs,
+            nodes: is_operator || !settings.private_nodes,
+        }
+    }
+
+    fn shows(self, owner_uid: u32) -> bool {
+        self.others || owner_uid == self.uid
     }
 }
 

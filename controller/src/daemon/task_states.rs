@@ -17,6 +17,13 @@ use crate::slurm::{BaseState, NodeBase, TaskUpdate, is_limit_reason};
 /// and removed by force, seconds over KillWait.
 const GONE_S: f64 = 5.0;
 
+/// Whether a requeued task was preempted is known by then, or never, seconds.
+const LONGEST_SUSPICION_S: f64 = 300.0;
+
+/// The job that took a node has started at most so long before the loss is noticed,
+/// seconds.
+const NOTICED_WITHIN_S: f64 = 10.0;
+
 /// Tasks that are not as they should be.
 #[derive(Default)]
 struct Stray {
@@ -24,6 +31,8 @@ struct Stray {
     not_held: Vec<u32>,
     /// Ended with an error that no verdict explains.
     failed: Vec<u32>,
+    /// Slurm may not queue them again.
+    not_requeueable: Vec<u32>,
     /// Whether one ended with 0 though there is no verdict.
     completed: bool,
 }
@@ -121,6 +130,7 @@ impl Brain {
             return;
         };
         let closing = array.verdict.is_some();
+        let mut lost = Vec::new();
         for (task_id, task) in &mut array.tasks {
             match task.turn(now_s, patience_s) {
                 Turn::AsAsked => {}
@@ -143,22 +153,57 @@ impl Brain {
                     self.agents.remove((id, *task_id));
                     let node = self.engine.names.intern(&name);
                     let reason = if requeued {
-                        self.accounting.preempted(&name, now_s);
-                        self.taken.insert(name, now_s);
+                        lost.push(name);
                         LossReason::Preempted
                     } else {
                         LossReason::Ended
                     };
-                    if !closing {
-                        events.push(Event::WorkerLost {
+                    events.push(if closing {
+                        Event::WorkerGone { trainer, node }
+                    } else {
+                        Event::WorkerLost {
                             trainer,
                             node,
                             reason,
-                        });
-                    }
+                        }
+                    });
                 }
             }
         }
+        for node in lost {
+            self.taken_from(id, &node, now_s);
+        }
+    }
+
+    /// The task of an array was requeued off its node, most likely by Slurm.
+    pub(super) fn taken_from(&mut self, id: u32, node: &str, now_s: f64) {
+        self.accounting.taken(node);
+        self.taken.insert(node.to_owned(), now_s);
+        self.suspected_preemptions
+            .push((id, node.to_owned(), now_s));
+    }
+
+    /// A requeued task was preempted when a regular job has started on its node since;
+    /// after an owner's or an administrator's `scontrol requeue`, or a node's failure,
+    /// none does.
+    pub(super) fn count_preemptions(&mut self, now_s: f64) {
+        for (id, node, time_s) in std::mem::take(&mut self.suspected_preemptions) {
+            let started_s = self.regular_starts.get(&node).copied();
+            if started_s.is_some_and(|started_s| started_s as f64 > time_s - NOTICED_WITHIN_S) {
+                if let Some(array) = self.arrays.get_mut(&id) {
+                    array.preemptions += 1;
+                }
+                self.accounting.preempted(&node, time_s);
+            } else if now_s - time_s < LONGEST_SUSPICION_S && !self.holds(&node) {
+                self.suspected_preemptions.push((id, node, time_s));
+            }
+        }
+    }
+
+    /// Whether a task of ours runs on the node.
+    fn holds(&self, node: &str) -> bool {
+        let mut tasks = self.arrays.values().flat_map(|array| array.tasks.values());
+        tasks.any(|task| task.runs() && task.node.as_deref() == Some(node))
     }
 
     fn find_strays(&mut self, id: u32, found: &mut Vec<Event>) -> Stray {
@@ -167,6 +212,9 @@ impl Brain {
             return stray;
         };
         for (task_id, task) in &mut array.tasks {
+            if !task.requeue && !task.ended() {
+                stray.not_requeueable.push(*task_id);
+            }
             if task.plan != Plan::Rest {
                 continue;
             }
@@ -196,15 +244,14 @@ impl Brain {
 
     fn mend_strays(&mut self, id: u32, stray: Stray) {
         if !stray.not_held.is_empty() {
-            let hold = TaskUpdate {
-                hold: Some(true),
-                ..TaskUpdate::default()
-            };
             self.change(
                 tasks(id, stray.not_held),
-                ChangeKind::Update(hold),
+                ChangeKind::Update(TaskUpdate::hold()),
                 Purpose::Hold,
             );
+        }
+        if !stray.not_requeueable.is_empty() {
+            self.allow_requeue(id, stray.not_requeueable);
         }
         if !stray.failed.is_empty() {
             log::warn!(
@@ -217,6 +264,24 @@ impl Brain {
                 Purpose::Revive,
             );
         }
+    }
+
+    /// Without requeueing a preempted task would be cancelled, and none could leave.
+    fn allow_requeue(&mut self, id: u32, task_ids: Vec<u32>) {
+        if let Some(array) = self.arrays.get_mut(&id)
+            && !std::mem::replace(&mut array.warned_of_requeue, true)
+        {
+            log::warn!(
+                "T{id}: its owner {} has set Requeue=0; set to 1 again, as a trainer's tasks \
+                 must be requeueable",
+                array.owner_name
+            );
+        }
+        self.change(
+            tasks(id, task_ids),
+            ChangeKind::Update(TaskUpdate::allow_requeue()),
+            Purpose::AllowRequeue,
+        );
     }
 
     /// All tasks of an array have ended: what is known of it becomes history.
@@ -281,13 +346,9 @@ impl Brain {
                 fault,
                 reason,
             });
-            let hold = TaskUpdate {
-                hold: Some(true),
-                ..TaskUpdate::default()
-            };
             self.change(
                 tasks(id, vec![task_id]),
-                ChangeKind::Update(hold),
+                ChangeKind::Update(TaskUpdate::hold()),
                 Purpose::Hold,
             );
         }

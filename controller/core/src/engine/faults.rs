@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::{Action, Decision, Engine, LossReason, Outcome, PlaceFault};
 use crate::node::NodeId;
 use crate::pool::{Phase, Worker};
-use crate::trainer::{Failure, RunState, TrainerId, TrainerState};
+use crate::trainer::{Failure, PREEMPTED_EXIT_CODE, RunState, TrainerId, TrainerState};
 
 /// A trainer whose placements pend for its own reasons waits this long, seconds.
 const TRAINER_BACK_OFF_S: f64 = 60.0;
@@ -14,9 +14,6 @@ const TRAINER_BACK_OFF_S: f64 = 60.0;
 /// First pause before ranks that ended by themselves are started again; doubled with each
 /// failure, seconds.
 const RESTART_BACK_OFF_S: f64 = 1.0;
-
-/// Exit code of ranks that SIGTERM ended: they were preempted.
-const PREEMPTED: i32 = 143;
 
 /// Ranks that nobody stopped and that end as preempted, or find a newer generation
 /// in their control folder, so many times as often as failures end a trainer, are at
@@ -30,7 +27,7 @@ impl Engine {
     /// The node is no longer ours to use; a worker there is lost with it.
     pub(super) fn lose_node(&mut self, now_s: f64, node: NodeId) {
         if let Some(worker) = self.pool.get(&node).and_then(|node| node.worker.clone()) {
-            self.lose_worker(now_s, worker.trainer, node, LossReason::Preempted);
+            self.lose_worker(now_s, worker.trainer, node);
         }
         if let Some(pool_node) = self.pool.remove(&node)
             && let Some(trainer) = pool_node.assigned
@@ -56,11 +53,11 @@ impl Engine {
         match reason {
             LossReason::Preempted => self.lose_node(now_s, node),
             LossReason::Silent => {
-                self.lose_worker(now_s, trainer, node, reason);
+                self.lose_worker(now_s, trainer, node);
                 self.quarantine(now_s, node, "the worker there fell silent".to_owned());
                 self.send_lost_home(now_s, trainer, node, "its agent fell silent");
             }
-            LossReason::Ended => self.lose_worker(now_s, trainer, node, reason),
+            LossReason::Ended => self.lose_worker(now_s, trainer, node),
         }
     }
 
@@ -76,7 +73,7 @@ impl Engine {
         self.send_home(trainer, node, reason);
     }
 
-    fn lose_worker(&mut self, now_s: f64, trainer: TrainerId, node: NodeId, reason: LossReason) {
+    fn lose_worker(&mut self, now_s: f64, trainer: TrainerId, node: NodeId) {
         let Some(pool_node) = self.pool.get_mut(&node) else {
             return;
         };
@@ -88,9 +85,6 @@ impl Engine {
         };
         if known.state == TrainerState::Closing {
             return;
-        }
-        if reason == LossReason::Preempted && phase == Phase::Member {
-            known.preemptions += 1;
         }
         let mut generation = None;
         if let Some(run) = &mut known.run
@@ -149,7 +143,7 @@ impl Engine {
             .and_then(|node| node.worker_of(trainer));
         if worker.is_some_and(|worker| worker.phase != Phase::Placed) {
             // Another task of the same trainer was there, or it was there and is gone again.
-            self.lose_worker(now_s, trainer, node, LossReason::Ended);
+            self.lose_worker(now_s, trainer, node);
             self.send_lost_home(now_s, trainer, node, "its placement failed");
         } else {
             self.worker_gone(trainer, node);
@@ -207,7 +201,7 @@ impl Engine {
                     known.restart_at_s = known.restart_at_s.max(now_s + RESTART_BACK_OFF_S);
                 }
                 let reason = format!("its control folder knows generation {newest_generation}");
-                self.program_ended(now_s, trainer, node, PREEMPTED, &reason);
+                self.program_ended(now_s, trainer, node, PREEMPTED_EXIT_CODE, &reason);
                 self.stop_run(now_s, trainer, 0.0, Some(node));
             }
             Outcome::Stopped => {
@@ -216,7 +210,7 @@ impl Engine {
                     now_s,
                     trainer,
                     node,
-                    PREEMPTED,
+                    PREEMPTED_EXIT_CODE,
                     "it ended by itself as preempted",
                 );
                 self.stop_run(now_s, trainer, grace_s, Some(node));
@@ -276,7 +270,7 @@ impl Engine {
             known.failures_at_samples = known.samples;
         }
         // Slurm may have signalled the ranks before the agent.
-        let brought_avoidance = exit_code != PREEMPTED;
+        let brought_avoidance = exit_code != PREEMPTED_EXIT_CODE;
         if known.failures.len() == KEPT_FAILURES {
             known.failures.remove(0);
         }
@@ -335,7 +329,7 @@ impl Engine {
     fn verdict(&self, failures: &[Failure]) -> Option<String> {
         let (odd, failures): (Vec<&Failure>, Vec<&Failure>) = failures
             .iter()
-            .partition(|failure| failure.exit_code == PREEMPTED);
+            .partition(|failure| failure.exit_code == PREEMPTED_EXIT_CODE);
         let nodes: BTreeSet<NodeId> = failures.iter().map(|failure| failure.node).collect();
         if nodes.len() >= self.config.failures {
             return Some(format!(

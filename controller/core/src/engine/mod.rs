@@ -223,11 +223,6 @@ impl Engine {
         &self.trainers
     }
 
-    /// What speaks, or spoke, against nodes.
-    pub fn faults(&self) -> &NodeFaults {
-        &self.faults
-    }
-
     /// Whether `node` may be used at `now_s`: to keep its worker or to get one.
     pub fn is_usable(&self, node: NodeId, now_s: f64) -> bool {
         self.pool.get(&node).is_some_and(|pool_node| {

@@ -142,6 +142,16 @@ impl Engine {
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 
+    /// What speaks, or spoke, against nodes.
+    pub fn faults(&self) -> &NodeFaults {
+        &self.faults
+    }
+
+    /// Takes over what an earlier engine knew against nodes.
+    pub fn remember_faults(&mut self, faults: NodeFaults) {
+        self.faults = faults;
+    }
+
     /// Nobody uses the node for a while.
     pub(super) fn quarantine(&mut self, now_s: f64, node: NodeId, reason: String) {
         let earlier = self.faults.nodes.get(&node);

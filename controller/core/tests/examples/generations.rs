@@ -86,7 +86,6 @@ fn when_the_master_is_lost_the_others_are_killed_and_go_on_under_another() {
     assert_eq!(actions, [stop(1, 1, &[1, 2], 0.0)]);
     let actions = bench.obey(actions);
     assert_eq!(actions.last(), Some(&start(1, 2, &[1, 2])));
-    assert_eq!(bench.trainer(1).preemptions, 1);
 }
 
 #[test]
