@@ -4,6 +4,7 @@
 mod examples;
 mod model;
 
+use model::classes::Limits;
 use model::ops::{Op, fair, foul, sequences, setups};
 use model::{Setup, World};
 use proptest::prelude::*;
@@ -61,7 +62,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(cases(300))]
+    #![proptest_config(cases(2000))]
 
     #[test]
     fn an_engine_rebuilt_from_a_snapshot_goes_on_as_the_old_one(
@@ -74,6 +75,17 @@ proptest! {
         world.run(&after);
         world.pass(100.0);
         prop_assert!(world.twins_agree());
+    }
+
+    #[test]
+    fn decisions_are_made_whenever_they_would_change_something(
+        setup in setups(true), ops in sequences(foul()),
+    ) {
+        // Each call compares the engine with one that decides anew, exactly: where nodes are
+        // alike and nobody shares a limit.
+        let limits = Limits { all: None, per_owner: None };
+        let setup = Setup { free_restarts: true, classes: 1, limits, ..setup };
+        live_through(&setup, &ops);
     }
 
     #[test]

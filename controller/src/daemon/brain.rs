@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::mpsc::Sender;
+use std::time::Instant;
 
 use bftrainer_core::engine::{Decision, Engine, EngineConfig, Event, NodeFaults};
 use bftrainer_core::trainer::TrainerId;
@@ -14,6 +15,7 @@ use super::slurm_thread::{Change, ChangeKind, Order, Purpose, Report};
 use super::tasks::Array;
 use super::{Input, node_faults};
 use crate::config::Config;
+use crate::metrics::Departure;
 use crate::slurm::{NodeRecord, ReservationRecord, SlurmSettings, TaskName};
 use crate::solver::{self, MilpSolver};
 use crate::store::{Memory, Record, Store};
@@ -72,7 +74,7 @@ pub(super) struct Brain {
     /// When a regular job last started on each node, epoch seconds.
     pub regular_starts: BTreeMap<String, i64>,
     /// Array, node and epoch second of tasks that were requeued off their node.
-    pub suspected_preemptions: Vec<(u32, String, f64)>,
+    pub suspected_preemptions: Vec<(u32, String, Departure, f64)>,
     pub wanted: VecDeque<WantedPlacement>,
     /// When one of these may be sent though no look shows any news, epoch seconds.
     pub placements_due_at_s: Option<f64>,
@@ -201,7 +203,14 @@ impl Brain {
                 }
                 Input::Disconnected { connection } => self.agents.disconnected(connection, now_s),
                 Input::Query { uid, query, answer } => questions.push((uid, query, answer)),
-                Input::Hint => self.hinted_at_s = now_s,
+                Input::Metrics { answer } => {
+                    // The asker may have gone away.
+                    let _ = answer.send(self.metrics_page(now_s));
+                }
+                Input::Hint => {
+                    self.hinted_at_s = now_s;
+                    self.accounting.metrics.hints.inc();
+                }
             }
         }
         self.lose_silent_agents(now_s, &mut events);
@@ -244,8 +253,18 @@ impl Brain {
 
     fn engine_step(&mut self, now_s: f64, events: Vec<Event>) {
         self.engine_wakes_at_s = None;
+        let asked = self.engine.times_decided();
+        let began = Instant::now();
         let actions = self.engine.handle(now_s, events);
-        for decision in self.engine.take_decisions() {
+        let took_s = began.elapsed().as_secs_f64();
+        let decisions = self.engine.take_decisions();
+        if let Some(solution) = self.engine.last_solution()
+            && self.engine.times_decided() > asked
+            && (solution.fault.is_some() || !decisions.is_empty())
+        {
+            self.accounting.metrics.decided(solution, took_s);
+        }
+        for decision in decisions {
             log::info!("{}", decision.reason);
             if self.decisions.len() == KEPT_DECISIONS {
                 self.decisions.pop_front();
@@ -268,6 +287,7 @@ impl Brain {
             Report::Seen(sight) => {
                 self.look_under_way = false;
                 self.last_query_s = sight.query_s;
+                self.accounting.metrics.query_s.observe(sight.query_s);
                 if self.failures_in_a_row > 0 {
                     log::info!(
                         "slurmctld answers again after {} failed looks",
@@ -282,12 +302,16 @@ impl Brain {
                 self.look_under_way = false;
                 self.last_everything_s = 0.0;
                 self.looks_failed += 1;
+                self.accounting.metrics.query_errors.inc();
                 self.failures_in_a_row = self.failures_in_a_row.saturating_add(1);
                 if self.failures_in_a_row == 1 {
                     log::warn!("slurmctld can't be asked: {error}; nothing changes until it can");
                 }
             }
-            Report::Changed(change, result) => self.changed(now_s, change, result, events),
+            Report::Changed(change, result) => {
+                self.accounting.metrics.changed(result.is_ok());
+                self.changed(now_s, change, result, events);
+            }
         }
     }
 

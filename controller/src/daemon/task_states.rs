@@ -11,6 +11,7 @@ use super::brain::Brain;
 use super::observe::tasks;
 use super::slurm_thread::{ChangeKind, Purpose};
 use super::tasks::{Plan, Task, Turn};
+use crate::metrics::Departure;
 use crate::slurm::{BaseState, NodeBase, TaskUpdate, is_limit_reason};
 
 /// A task whose worker is gone and that still runs after this is found again
@@ -171,31 +172,32 @@ impl Brain {
             }
         }
         for node in lost {
-            self.taken_from(id, &node, now_s);
+            self.taken_from(id, &node, Departure::Silent, now_s);
         }
     }
 
     /// The task of an array was requeued off its node, most likely by Slurm.
-    pub(super) fn taken_from(&mut self, id: u32, node: &str, now_s: f64) {
+    pub(super) fn taken_from(&mut self, id: u32, node: &str, departure: Departure, now_s: f64) {
         self.accounting.taken(node);
         self.taken.insert(node.to_owned(), now_s);
         self.suspected_preemptions
-            .push((id, node.to_owned(), now_s));
+            .push((id, node.to_owned(), departure, now_s));
     }
 
     /// A requeued task was preempted when a regular job has started on its node since;
     /// after an owner's or an administrator's `scontrol requeue`, or a node's failure,
     /// none does.
     pub(super) fn count_preemptions(&mut self, now_s: f64) {
-        for (id, node, time_s) in std::mem::take(&mut self.suspected_preemptions) {
+        for (id, node, departure, time_s) in std::mem::take(&mut self.suspected_preemptions) {
             let started_s = self.regular_starts.get(&node).copied();
             if started_s.is_some_and(|started_s| started_s as f64 > time_s - NOTICED_WITHIN_S) {
                 if let Some(array) = self.arrays.get_mut(&id) {
                     array.preemptions += 1;
                 }
-                self.accounting.preempted(&node, time_s);
+                self.accounting.preempted(&node, departure, time_s);
             } else if now_s - time_s < LONGEST_SUSPICION_S && !self.holds(&node) {
-                self.suspected_preemptions.push((id, node, time_s));
+                self.suspected_preemptions
+                    .push((id, node, departure, time_s));
             }
         }
     }

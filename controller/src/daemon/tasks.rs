@@ -339,6 +339,7 @@ impl Array {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::classes::NodeRequest;
 
     fn record(array_task_id: u32) -> JobRecord {
         JobRecord {
@@ -368,6 +369,7 @@ mod tests {
             requeue: true,
             exclusive: true,
             node_count: 1,
+            request: NodeRequest::default(),
         }
     }
 

@@ -3,14 +3,22 @@
 
 use super::problem::{Problem, Share};
 
+/// What a sentence says that the problem does not know.
+#[derive(Clone, Copy)]
+pub struct Words<'a> {
+    /// The trainer's throughput on a share, samples per second.
+    pub samples_per_s: &'a dyn Fn(Share) -> f64,
+    /// Why growing costs nothing, where it does: "nothing running that would have to restart".
+    pub free_restart: &'a str,
+}
+
 impl Problem {
     /// Why trainer `j` gets `to`, as "6 -> 8 nodes: 2 more are worth 1840 samples over 60 s
-    /// against a restart of 3.1 s"; `samples_per_s` is its throughput on a share. Panics when
-    /// there is no trainer `j`.
-    pub fn explain(&self, j: usize, to: Share, samples_per_s: &dyn Fn(Share) -> f64) -> String {
+    /// against a restart of 3.1 s". Panics when there is no trainer `j`.
+    pub fn explain(&self, j: usize, to: Share, words: Words) -> String {
         let demand = &self.trainers[j];
         let from = demand.current;
-        let over = |share: Share| samples_per_s(share) * self.horizon_s;
+        let over = |share: Share| (words.samples_per_s)(share) * self.horizon_s;
         let amount = |value: f64| format!("{value:.0} samples over {:.0} s", self.horizon_s);
         let lead = self.lead(from, to);
         if from.nodes > 0 && to.nodes > 0 && from.class != to.class {
@@ -18,14 +26,14 @@ impl Problem {
                 "{lead}: they are worth {}, {:.0} before, {}",
                 amount(over(to)),
                 over(from),
-                self.against(j, to),
+                self.against(j, to, words),
             );
         }
         if to.nodes > from.nodes {
             let more = to.nodes - from.nodes;
             let gain = amount(over(to) - over(from));
             let verb = if more == 1 { "is" } else { "are" };
-            let against = self.against(j, to);
+            let against = self.against(j, to, words);
             format!("{lead}: {more} more {verb} worth {gain} {against}")
         } else if to.nodes < from.nodes && from.nodes < demand.min {
             let (has, min) = (from.nodes, demand.min);
@@ -49,15 +57,15 @@ impl Problem {
             let gain = amount(over(next) - over(to));
             format!(
                 "{lead}: 1 more would be worth {gain} {}",
-                self.against(j, next)
+                self.against(j, next, words)
             )
         }
     }
 
     /// What a change costs.
-    fn against(&self, j: usize, to: Share) -> String {
+    fn against(&self, j: usize, to: Share, words: Words) -> String {
         match self.trainers[j].rescale_s(to) {
-            0.0 => "with nothing running that would have to restart".to_owned(),
+            0.0 => format!("with {}", words.free_restart),
             restart_s => format!("against a restart of {restart_s:.1} s"),
         }
     }
@@ -105,7 +113,11 @@ mod tests {
     }
 
     fn explained(problem: &Problem, to: Share) -> String {
-        problem.explain(0, to, &|share| problem.trainers[0].rate_on(share))
+        let words = Words {
+            samples_per_s: &|share| problem.trainers[0].rate_on(share),
+            free_restart: "nothing running that would have to restart",
+        };
+        problem.explain(0, to, words)
     }
 
     fn said(from: Share, to: Share) -> String {

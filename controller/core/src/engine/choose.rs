@@ -18,7 +18,7 @@ type NodeKey = (u64, u32);
 /// Which nodes change hands.
 #[derive(Default)]
 pub(super) struct Moves {
-    pub released: Vec<(TrainerId, NodeId)>,
+    pub released: Vec<NodeId>,
     pub given: Vec<(TrainerId, NodeId)>,
     /// Why it can't be done.
     pub short: Option<Shortage>,
@@ -51,8 +51,8 @@ impl Engine {
         (join_event, self.names.rank(node))
     }
 
-    /// The `count` of a trainer's `nodes` that it misses least: those on which it
-    /// does not run, those that are expected back, then the highest keys.
+    /// The `count` of a trainer's `nodes` that it misses least: those where it has no
+    /// worker, those on which it does not run, those that are expected back, then the highest keys.
     fn to_release(
         &self,
         now_s: f64,
@@ -60,8 +60,9 @@ impl Engine {
         mut nodes: Vec<NodeId>,
         count: usize,
     ) -> Vec<NodeId> {
-        nodes.sort_by_key(|node| {
+        nodes.sort_by_cached_key(|node| {
             (
+                self.pool[node].keeps_worker_of(trainer),
                 self.is_settled(*node, trainer),
                 !self.is_short(*node, now_s),
                 Reverse(self.key(*node)),
@@ -98,32 +99,30 @@ impl Engine {
     pub(super) fn moves(&self, now_s: f64, holdings: &Holdings, round: &Round) -> Moves {
         let mut moves = Moves::default();
         let mut growing = Vec::new();
-        for (trainer, to) in round.trainers.iter().zip(&round.shares) {
-            let held = holdings.held(*trainer);
-            let released = self.released(now_s, round, *trainer, held, *to);
+        for (trainer, to) in round.shares() {
+            let held = holdings.held(trainer);
+            let released = self.released(now_s, round, trainer, held, to);
             let kept = held.iter().copied().filter(|node| !released.contains(node));
             let kept: Vec<NodeId> = kept.collect();
             if kept.len() < to.nodes as usize {
                 growing.push(Growing {
-                    trainer: *trainer,
+                    trainer,
                     group: to.class,
                     wanted: to.nodes as usize - kept.len(),
                     kept,
-                    kept_off: holdings.kept_off.get(trainer),
+                    kept_off: holdings.kept_off.get(&trainer),
                 });
             }
-            let released = released.into_iter().map(|node| (*trainer, node));
             moves.released.extend(released);
         }
         let mut free: BTreeMap<usize, Vec<NodeId>> = BTreeMap::new();
-        let released = moves.released.iter().map(|(_, node)| *node);
-        for node in holdings.free.iter().copied().chain(released) {
-            if let Some(group) = self.group_of(round, node) {
-                free.entry(group).or_default().push(node);
+        for node in holdings.free.iter().chain(&moves.released) {
+            if let Some(group) = self.group_of(round, *node) {
+                free.entry(group).or_default().push(*node);
             }
         }
         for nodes in free.values_mut() {
-            nodes.sort_by_key(|node| self.key(*node));
+            nodes.sort_by_cached_key(|node| self.key(*node));
         }
         // Trainers without nodes come last.
         growing.sort_by_cached_key(|growing| {
@@ -177,7 +176,7 @@ impl Engine {
     }
 
     pub(super) fn assign(&mut self, moves: &Moves) {
-        let released = moves.released.iter().map(|(_, node)| (node, None));
+        let released = moves.released.iter().map(|node| (node, None));
         let given = moves.given.iter();
         let given = given.map(|(trainer, node)| (node, Some(*trainer)));
         for (node, assigned) in released.chain(given) {

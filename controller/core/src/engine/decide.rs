@@ -4,9 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::forced::Forced;
 use super::pose::{Limits, Round};
 use super::{Decision, Engine};
 use crate::node::{ClassId, NodeId};
+use crate::pool::PoolNode;
 use crate::trainer::TrainerId;
 
 /// The usable pool: who is to keep what, and what is free.
@@ -39,16 +41,16 @@ impl Engine {
         let mut limits = Limits::default();
         loop {
             let holdings = self.holdings(now_s);
+            let held_nodes = |trainer| holdings.held.get(&trainer).map_or(0, Vec::len);
+            self.tell_forced_losses(now_s, held_nodes);
             if self.pool_in_doubt && !self.holds_too_much(&holdings) {
                 // Slurm may be taking more: one decision when it is known what is left.
-                self.wake_before_hole_ends();
                 return;
             }
             let nodes = holdings.of_class(self);
             self.admit(&nodes);
 
-            let mut round = self.pose(now_s, &holdings, &limits);
-            self.solve(&mut round);
+            let round = self.solve(now_s, &holdings, &limits);
             if self.release_short(now_s, &holdings, &round) {
                 continue;
             }
@@ -60,24 +62,15 @@ impl Engine {
             self.note_decisions(now_s, &holdings, &round);
             self.assign(&moves);
             self.last_round = Some(round);
-            self.wake_before_hole_ends();
             return;
         }
     }
 
-    fn solve(&mut self, round: &mut Round) {
-        let solution = self.solver.solve(&round.problem);
-        round.shares = solution.shares.clone();
-        let is_flawed = !solution.optimal && !round.shares.is_empty();
-        round.flaw = is_flawed.then(|| solution.quality());
-        *self.outcomes.entry(solution.outcome()).or_default() += 1;
-    }
-
     fn note_decisions(&mut self, now_s: f64, holdings: &Holdings, round: &Round) {
-        for (index, (trainer, to)) in round.trainers.iter().zip(&round.shares).enumerate() {
+        for (index, (trainer, to)) in round.shares().enumerate() {
             let from = round.problem.trainers[index].current;
-            let held = holdings.held(*trainer).len() as u32;
-            if (from, held) == (*to, to.nodes) {
+            let held = holdings.held(trainer).len() as u32;
+            if (from, held) == (to, to.nodes) {
                 continue;
             }
             let lead = match held == from.nodes {
@@ -88,7 +81,7 @@ impl Engine {
             let sentence = self.explain_share(round, index).unwrap_or_default();
             self.decisions.push(Decision {
                 time_s: now_s,
-                trainer: *trainer,
+                trainer,
                 from_nodes: held,
                 to_nodes: to.nodes,
                 reason: lead + &sentence,
@@ -111,14 +104,14 @@ impl Engine {
     /// them before they are needed; whether there were any.
     fn release_short(&mut self, now_s: f64, holdings: &Holdings, round: &Round) -> bool {
         let mut short = Vec::new();
-        for (trainer, to) in round.trainers.iter().zip(&round.shares) {
-            let held = holdings.held(*trainer);
-            let released = self.released(now_s, round, *trainer, held, *to);
+        for (trainer, to) in round.shares() {
+            let held = holdings.held(trainer);
+            let released = self.released(now_s, round, trainer, held, to);
             let is_short = |node: &NodeId| self.is_short(*node, now_s);
             short.extend(released.into_iter().filter(is_short));
         }
         for node in &short {
-            self.take_back(now_s, *node, "is expected back");
+            self.take_back(*node, Forced::ExpectedBack);
         }
         !short.is_empty()
     }
@@ -129,22 +122,12 @@ impl Engine {
         last_start_s.is_some_and(|time_s| now_s >= time_s - self.start_lead_s())
     }
 
-    fn take_back(&mut self, now_s: f64, node: NodeId, why: &str) {
+    fn take_back(&mut self, node: NodeId, why: Forced) {
         if let Some(trainer) = self.pool.get(&node).and_then(|node| node.assigned) {
-            self.note_forced_change(now_s, trainer, node, why);
+            self.note_forced_loss(trainer, node, why);
         }
         if let Some(pool_node) = self.pool.get_mut(&node) {
             pool_node.assigned = None;
-        }
-    }
-
-    fn wake_before_hole_ends(&mut self) {
-        let assigned = self.pool.values().filter(|node| node.assigned.is_some());
-        let first_s = assigned
-            .filter_map(|node| self.unusable_at_s(node))
-            .reduce(f64::min);
-        if let Some(time_s) = first_s {
-            self.wake_at(time_s);
         }
     }
 
@@ -156,37 +139,43 @@ impl Engine {
             free: Vec::new(),
             kept_off: BTreeMap::new(),
         };
-        let nodes: Vec<NodeId> = self.pool.keys().copied().collect();
-        for node in nodes {
-            if let Some(why) = self.why_taken_back(node, now_s) {
-                self.take_back(now_s, node, &why);
-            }
-            match self.pool[&node].assigned {
-                Some(trainer) => holdings.held.entry(trainer).or_default().push(node),
-                None if self.is_usable(node, now_s) && !self.pool_in_doubt => {
-                    holdings.free.push(node);
+        let mut unusable = Vec::new();
+        for (id, node) in &self.pool {
+            match node.assigned {
+                Some(trainer) => match self.why_taken_back(*id, node, trainer, now_s) {
+                    None => holdings.held.entry(trainer).or_default().push(*id),
+                    Some(why) => unusable.push((*id, why)),
+                },
+                None if self.is_usable(*id, now_s) && !self.pool_in_doubt => {
+                    holdings.free.push(*id);
                 }
                 None => {}
             }
-            self.wake_after_quarantine(now_s, node);
+        }
+        for (node, why) in unusable {
+            self.take_back(node, why);
         }
         let held = holdings.held.values().flatten();
         holdings.kept_off = self.kept_off(now_s, held.chain(&holdings.free).copied());
         holdings
     }
 
-    /// Why the node's trainer can't keep it.
-    fn why_taken_back(&self, node: NodeId, now_s: f64) -> Option<String> {
-        let trainer = self.pool.get(&node)?.assigned?;
-        if self.is_quarantined(node, now_s) {
-            Some("is in quarantine".to_owned())
-        } else if let Some(avoidance) = self.avoidance_of(trainer, node, now_s) {
-            let reason = &avoidance.quarantine.reason;
-            Some(format!("is avoided after a failure there ({reason})"))
-        } else if !self.may_have(trainer, node) {
-            Some("is not what it asks for".to_owned())
-        } else if !self.is_usable(node, now_s) {
-            Some("is expected back".to_owned())
+    /// Why its trainer can't keep a node.
+    fn why_taken_back(
+        &self,
+        id: NodeId,
+        node: &PoolNode,
+        trainer: TrainerId,
+        now_s: f64,
+    ) -> Option<Forced> {
+        if self.is_quarantined(id, now_s) {
+            Some(Forced::Quarantined)
+        } else if let Some(avoidance) = self.avoidance_of(trainer, id, now_s) {
+            Some(Forced::Avoided(avoidance.quarantine.reason.clone()))
+        } else if !self.may_have(trainer, id) {
+            Some(Forced::Unfit)
+        } else if !self.outlasts(node, now_s) {
+            Some(Forced::ExpectedBack)
         } else {
             None
         }

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{Action, Decision, Engine, LossReason, Outcome, PlaceFault};
+use super::forced::Forced;
+use super::{Action, Engine, LossReason, Outcome, PlaceFault};
 use crate::node::NodeId;
 use crate::pool::{Phase, Worker};
 use crate::trainer::{Failure, PREEMPTED_EXIT_CODE, RunState, TrainerId, TrainerState};
@@ -32,7 +33,7 @@ impl Engine {
         if let Some(pool_node) = self.pool.remove(&node)
             && let Some(trainer) = pool_node.assigned
         {
-            self.note_forced_change(now_s, trainer, node, "left the pool");
+            self.note_forced_loss(trainer, node, Forced::Left);
         }
     }
 
@@ -80,6 +81,7 @@ impl Engine {
         let Some(phase) = pool_node.worker.take().map(|worker| worker.phase) else {
             return;
         };
+        self.decision_due = true;
         let Some(known) = self.trainers.get_mut(&trainer) else {
             return;
         };
@@ -357,31 +359,6 @@ impl Engine {
             trainer,
             exit_code,
             reason,
-        });
-    }
-
-    pub(super) fn note_forced_change(
-        &mut self,
-        now_s: f64,
-        trainer: TrainerId,
-        node: NodeId,
-        what: &str,
-    ) {
-        let now_nodes = self
-            .pool
-            .iter()
-            .filter(|(id, other)| **id != node && other.assigned == Some(trainer))
-            .count() as u32;
-        self.decisions.push(Decision {
-            time_s: now_s,
-            trainer,
-            from_nodes: now_nodes + 1,
-            to_nodes: now_nodes,
-            reason: format!(
-                "T{trainer}: {} -> {now_nodes} nodes: {} {what}",
-                now_nodes + 1,
-                self.names.name(node)
-            ),
         });
     }
 }

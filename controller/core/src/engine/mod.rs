@@ -1,15 +1,17 @@
 //! The engine: events in, actions out. It is deterministic and does no I/O, so
 //! that the daemon and the replay decide alike.
 //!
-//! `decide` and what it names say which trainer shall have which nodes, `membership` turns that
-//! into placements and generations, `faults` judges losses and failures,
-//! `quarantine` keeps bad nodes out of use.
+//! `due` says when to decide, `decide` and what it names which trainer shall have which
+//! nodes, `membership` turns that into placements and generations, `faults` judges losses
+//! and failures, `quarantine` keeps bad nodes out of use.
 
 mod admit;
 mod choose;
 mod decide;
+mod due;
 mod event;
 mod faults;
+mod forced;
 mod groups;
 mod membership;
 mod pose;
@@ -19,7 +21,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::allocation::{Allocator, GeneralSolver};
+use crate::allocation::{Allocator, GeneralSolver, Solution};
 use crate::metric::Metric;
 use crate::node::{ClassId, ClassInfo, NodeId, NodeNames};
 use crate::pool::{Phase, PoolNode, Worker};
@@ -121,6 +123,14 @@ pub struct Engine {
     actions: Vec<Action>,
     #[serde(skip)]
     decisions: Vec<Decision>,
+    /// Nodes lost since the last decision.
+    #[serde(skip)]
+    forced: Vec<(TrainerId, forced::Forced, NodeId)>,
+    /// Whether something has changed on which the last decision depends: pool, planned
+    /// ends, quarantines, trainers, their costs, the settings.
+    decision_due: bool,
+    /// When that changes next by itself, epoch seconds.
+    facts_change_s: Option<f64>,
     /// When it asked to be called, epoch seconds.
     wake_at_s: Option<f64>,
 }
@@ -145,6 +155,9 @@ impl Engine {
             last_round: None,
             actions: Vec::new(),
             decisions: Vec::new(),
+            forced: Vec::new(),
+            decision_due: false,
+            facts_change_s: None,
             wake_at_s: None,
         }
     }
@@ -161,23 +174,33 @@ impl Engine {
         &self.outcomes
     }
 
+    /// How many times the solver was asked.
+    pub fn times_decided(&self) -> u64 {
+        self.outcomes.values().sum()
+    }
+
+    /// The answer on which the last decision rests.
+    pub fn last_solution(&self) -> Option<&Solution> {
+        self.last_round.as_ref().map(|round| &round.solution)
+    }
+
     /// Takes in all that changed at `now_s` (epoch seconds) as one event and
     /// returns what is to be done, in this order.
     pub fn handle(&mut self, now_s: f64, events: Vec<Event>) -> Vec<Action> {
         self.names.sort();
         let mut is_news = events.is_empty();
         for event in events {
+            self.decision_due |= due::bears_on_decisions(&event);
             is_news |= self.take_in(now_s, event);
         }
         let is_awaited = self.wake_at_s.is_some_and(|time_s| now_s >= time_s);
-        if !is_news && !is_awaited {
+        if !is_news && !is_awaited && !self.decision_due {
             let wake_up = self.wake_at_s.map(|time_s| Action::WakeAt { time_s });
             return wake_up.into_iter().collect();
         }
         self.wake_at_s = None;
         self.check_deadlines(now_s);
-        self.decide(now_s);
-        self.drive(now_s);
+        self.decide_and_drive(now_s);
         self.wake_at_workers_deadlines();
         self.stop_nobody_who_is_gone();
         if let Some(time_s) = self.wake_at_s {
@@ -211,6 +234,7 @@ impl Engine {
     /// Replaces the settings from the next event on.
     pub fn set_config(&mut self, config: EngineConfig) {
         self.config = config;
+        self.decision_due = true;
     }
 
     /// The pool's nodes.
@@ -226,10 +250,13 @@ impl Engine {
     /// Whether `node` may be used at `now_s`: to keep its worker or to get one.
     pub fn is_usable(&self, node: NodeId, now_s: f64) -> bool {
         self.pool.get(&node).is_some_and(|pool_node| {
-            self.unusable_at_s(pool_node)
-                .is_none_or(|time_s| now_s < time_s)
-                && !self.is_quarantined(node, now_s)
+            self.outlasts(pool_node, now_s) && !self.is_quarantined(node, now_s)
         })
+    }
+
+    /// Whether the node's planned end, if any, leaves time to use it.
+    fn outlasts(&self, node: &PoolNode, now_s: f64) -> bool {
+        self.unusable_at_s(node).is_none_or(|time_s| now_s < time_s)
     }
 
     /// From when on the node's planned end forbids its use, epoch seconds: a
@@ -281,7 +308,7 @@ impl Engine {
             .min(self.start_lead_s())
     }
 
-    /// Takes in one event; whether anything may have to be done now.
+    /// Takes in one event; whether trainers may have to be driven on now.
     fn take_in(&mut self, now_s: f64, event: Event) -> bool {
         match event {
             Event::Pool {
@@ -367,7 +394,8 @@ impl Engine {
                 generation,
                 samples,
             } => {
-                return self.progress(now_s, trainer, generation, samples);
+                self.progress(now_s, trainer, generation, samples);
+                return false;
             }
             Event::Finished { trainer, exit_code } => self.finish(trainer, exit_code),
             Event::Timer => {}
@@ -457,12 +485,10 @@ impl Engine {
         });
     }
 
-    /// Whether it ends the measurement of a restart, whose cost decisions weigh.
-    fn progress(&mut self, now_s: f64, trainer: TrainerId, generation: u64, samples: u64) -> bool {
+    fn progress(&mut self, now_s: f64, trainer: TrainerId, generation: u64, samples: u64) {
         let Some(known) = self.trainers.get_mut(&trainer) else {
-            return false;
+            return;
         };
-        let mut is_measured = false;
         if let Some((began_s, samples_then)) = known.restart_began
             && generation == known.generation
             && Self::has_running_generation(known)
@@ -471,7 +497,7 @@ impl Engine {
             let gap_s = (now_s - began_s).clamp(0.1, 600.0);
             known.restart_s = Some(known.restart_s.map_or(gap_s, |old_s| (old_s + gap_s) / 2.0));
             known.restart_began = None;
-            is_measured = true;
+            self.decision_due = true;
         }
         let has_grown = samples > known.samples;
         known.samples = samples;
@@ -486,7 +512,6 @@ impl Engine {
             let members = run.members.clone();
             self.trust(trainer, &members);
         }
-        is_measured
     }
 
     /// The trainer's verdict is known: its nodes are free, its tasks are closed.
@@ -499,6 +524,7 @@ impl Engine {
         }
         known.state = TrainerState::Closing;
         known.run = None;
+        self.decision_due = true;
         for node in self.pool.values_mut() {
             if node.assigned == Some(trainer) {
                 node.assigned = None;

@@ -6,7 +6,7 @@ use super::Engine;
 use super::choose::Shortage;
 use super::decide::Holdings;
 use super::groups::Groups;
-use crate::allocation::{Cap, NodeClass, Problem, Share, TrainerDemand};
+use crate::allocation::{Cap, NodeClass, Problem, Share, Solution, TrainerDemand, Words};
 use crate::node::{ClassId, NodeId};
 use crate::pool::Phase;
 use crate::trainer::{Trainer, TrainerId};
@@ -17,9 +17,17 @@ pub(super) struct Round {
     pub trainers: Vec<TrainerId>,
     pub groups: Groups,
     pub problem: Problem,
-    pub shares: Vec<Share>,
-    /// How good the answer is, in words, unless it is the best.
-    pub flaw: Option<String>,
+    pub solution: Solution,
+}
+
+impl Round {
+    /// The trainers and what each gets.
+    pub fn shares(&self) -> impl Iterator<Item = (TrainerId, Share)> {
+        self.trainers
+            .iter()
+            .copied()
+            .zip(self.solution.shares.iter().copied())
+    }
 }
 
 /// What an earlier answer for the same moment took for granted that is not there.
@@ -51,50 +59,71 @@ impl Limits {
 }
 
 impl Engine {
-    /// How much of what is usable each trainer could have, and what it is worth.
-    pub(super) fn pose(&self, now_s: f64, holdings: &Holdings, limits: &Limits) -> Round {
+    /// Decides how much of what is usable each trainer shall have.
+    pub(super) fn solve(&mut self, now_s: f64, holdings: &Holdings, limits: &Limits) -> Round {
         let trainers = self.participants();
         let of_class = holdings.of_class(self);
         let groups = self.groups(&of_class.keys().copied().collect(), &trainers);
-        let mut nodes = vec![0; groups.all.len()];
-        for (class, count) in &of_class {
-            if let Some(group) = groups.of(*class) {
-                nodes[group] += count;
-            }
-        }
-        let mut owner_weights: BTreeMap<u32, f64> = BTreeMap::new();
-        for id in &trainers {
-            let info = &self.trainers[id].info;
-            *owner_weights.entry(info.owner_uid).or_default() += info.weight;
-        }
-        let demands = trainers.iter().enumerate().map(|(j, id)| {
-            let trainer = &self.trainers[id];
-            let info = &trainer.info;
-            let weight = info.weight / owner_weights[&info.owner_uid] * info.terms.weight;
-            let within_reach = self.reach(j, holdings.kept_off.get(id), &groups, &nodes);
-            let most = limits.most.get(id).copied().unwrap_or(u32::MAX);
-            let max = self.max(now_s, trainer, holdings.held(*id));
-            let max = max.min(within_reach).min(most);
-            let held = self.home(&groups, *id, holdings.held(*id));
-            let objective = self.config.metric.objective(&info.curve, weight);
-            TrainerDemand::new(held, info.min_nodes, max, objective)
-                .with_costs(self.up_s(trainer, holdings.held(*id)), trainer.down_s())
-                .with_speeds(self.speeds(j, *id, &groups, limits))
-        });
-        let demands = demands.collect();
-        let classes = nodes.iter().enumerate().map(|(index, &nodes)| NodeClass {
-            name: self.group_name(&groups, index),
-            nodes,
-        });
-        let problem = Problem::with_classes(classes.collect(), self.config.horizon_s, demands)
-            .with_caps(self.caps(&trainers));
+        let problem = self.problem(now_s, holdings, limits, &trainers, &groups);
+        let solution = self.solver.solve(&problem).clone();
+        *self.outcomes.entry(solution.outcome()).or_default() += 1;
         Round {
             trainers,
             groups,
             problem,
-            shares: Vec::new(),
-            flaw: None,
+            solution,
         }
+    }
+
+    /// How much of what is usable each trainer could have, and what it is worth.
+    fn problem(
+        &self,
+        now_s: f64,
+        holdings: &Holdings,
+        limits: &Limits,
+        trainers: &[TrainerId],
+        groups: &Groups,
+    ) -> Problem {
+        let mut nodes = vec![0; groups.all.len()];
+        for (class, count) in holdings.of_class(self) {
+            if let Some(group) = groups.of(class) {
+                nodes[group] += count;
+            }
+        }
+        let weights = self.weights(trainers);
+        let demands = trainers.iter().zip(weights).enumerate();
+        let demands = demands.map(|(j, (id, weight))| {
+            let trainer = &self.trainers[id];
+            let info = &trainer.info;
+            let held = holdings.held(*id);
+            let within_reach = self.reach(j, holdings.kept_off.get(id), groups, &nodes);
+            let most = limits.most.get(id).copied().unwrap_or(u32::MAX);
+            let max = self.max(now_s, trainer, held).min(within_reach).min(most);
+            let objective = self.config.metric.objective(&info.curve, weight);
+            let home = self.home(groups, *id, held);
+            TrainerDemand::new(home, info.min_nodes, max, objective)
+                .with_costs(self.up_s(trainer, held), trainer.down_s())
+                .with_speeds(self.speeds(j, *id, groups, limits))
+        });
+        let demands = demands.collect();
+        let classes = nodes.iter().enumerate().map(|(index, &nodes)| NodeClass {
+            name: self.group_name(groups, index),
+            nodes,
+        });
+        Problem::with_classes(classes.collect(), self.config.horizon_s, demands)
+            .with_caps(self.caps(trainers))
+    }
+
+    /// Each trainer's weight: its part of its owner's, times what administrators say.
+    fn weights(&self, trainers: &[TrainerId]) -> Vec<f64> {
+        let infos = || trainers.iter().map(|id| &self.trainers[id].info);
+        let mut of_owner: BTreeMap<u32, f64> = BTreeMap::new();
+        for info in infos() {
+            *of_owner.entry(info.owner_uid).or_default() += info.weight;
+        }
+        let weights =
+            infos().map(|info| info.weight / of_owner[&info.owner_uid] * info.terms.weight);
+        weights.collect()
     }
 
     /// What a trainer holds of the group where most of it runs; it can keep no other nodes.
@@ -112,17 +141,23 @@ impl Engine {
         home.map_or(Share::NONE, |(group, (_, nodes))| Share::new(group, nodes))
     }
 
-    /// Seconds without progress when the trainer grows. What does not run yet loses nothing;
-    /// workers that were found most likely run.
+    /// Seconds without progress when the trainer grows. What does not run yet, or has to restart
+    /// anyway, loses nothing; workers that were found most likely run.
     fn up_s(&self, trainer: &Trainer, held: &[NodeId]) -> f64 {
         let is_found = |node: &NodeId| {
             let worker = self.pool[node].worker_of(trainer.info.id);
             worker.is_some_and(|worker| worker.phase == Phase::Found)
         };
-        match Self::has_running_generation(trainer) || held.iter().any(is_found) {
+        match Self::is_undisturbed(trainer) || held.iter().any(is_found) {
             true => trainer.up_s(),
             false => 0.0,
         }
+    }
+
+    /// Whether `trainer` has a generation that would go on if nothing were changed.
+    fn is_undisturbed(trainer: &Trainer) -> bool {
+        Self::has_running_generation(trainer)
+            && trainer.run.as_ref().is_some_and(|run| !run.lost_member)
     }
 
     /// The most nodes that a trainer wants. Who waits for reasons of its own keeps the nodes
@@ -199,21 +234,28 @@ impl Engine {
     /// "6 -> 8 nodes: 2 more are worth 1840 samples over 60 s against a restart of 3.1 s".
     pub(super) fn explain_share(&self, round: &Round, index: usize) -> Option<String> {
         let known = self.trainers.get(round.trainers.get(index)?)?;
-        let to = *round.shares.get(index)?;
+        let to = *round.solution.shares.get(index)?;
         let samples_per_s = |share: Share| {
             let speed = round.groups.all.get(share.class).map_or(1.0, |it| it.speed);
             known.info.curve.value(share.nodes) * speed
         };
+        let words = Words {
+            samples_per_s: &samples_per_s,
+            free_restart: match known.run {
+                Some(_) => "a restart under way",
+                None => "nothing running that would have to restart",
+            },
+        };
         let demand = &round.problem.trainers[index];
-        let mut sentence = round.problem.explain(index, to, &samples_per_s);
+        let mut sentence = round.problem.explain(index, to, words);
         if let Some(reason) = &known.blocked_reason
             && demand.current.nodes > demand.max
             && demand.max < known.info.max_nodes
         {
             sentence += &format!(" while {reason}");
         }
-        if let Some(flaw) = &round.flaw {
-            sentence += &format!("; the decision is {flaw}");
+        if !round.solution.optimal {
+            sentence += &format!("; the decision is {}", round.solution.quality());
         }
         Some(sentence)
     }

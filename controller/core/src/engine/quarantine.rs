@@ -149,11 +149,13 @@ impl Engine {
 
     /// Takes over what an earlier engine knew against nodes.
     pub fn remember_faults(&mut self, faults: NodeFaults) {
+        self.decision_due = true;
         self.faults = faults;
     }
 
     /// Nobody uses the node for a while.
     pub(super) fn quarantine(&mut self, now_s: f64, node: NodeId, reason: String) {
+        self.decision_due = true;
         let earlier = self.faults.nodes.get(&node);
         let quarantine = Quarantine::after(earlier, now_s, reason, &self.config);
         self.faults.nodes.insert(node, quarantine);
@@ -161,6 +163,7 @@ impl Engine {
 
     /// `trainer` keeps off `node` for a while.
     pub(super) fn avoid(&mut self, now_s: f64, trainer: TrainerId, node: NodeId, reason: &str) {
+        self.decision_due = true;
         let config = &self.config;
         let avoidances = self.faults.programs.entry(node).or_default();
         avoidances.retain(|_, avoidance| !avoidance.quarantine.is_forgiven(now_s, config));
@@ -182,6 +185,7 @@ impl Engine {
                 continue;
             };
             if let Some(avoidance) = avoidances.get_mut(&trainer) {
+                self.decision_due = true;
                 avoidance.quarantine.times -= 1;
                 avoidance.quarantine.until_s = 0.0;
                 if avoidance.quarantine.times == 0 {
@@ -197,12 +201,13 @@ impl Engine {
     /// Nodes that take part in progress are good.
     pub(super) fn trust(&mut self, trainer: TrainerId, nodes: &[NodeId]) {
         for node in nodes {
-            self.faults.nodes.remove(node);
+            self.decision_due |= self.faults.nodes.remove(node).is_some();
             let Some(avoidances) = self.faults.programs.get_mut(node) else {
                 continue;
             };
-            avoidances.remove(&trainer);
+            self.decision_due |= avoidances.remove(&trainer).is_some();
             for avoidance in avoidances.values_mut() {
+                self.decision_due |= avoidance.speaks_against_node;
                 avoidance.speaks_against_node = false;
             }
             if avoidances.is_empty() {
@@ -211,22 +216,14 @@ impl Engine {
         }
     }
 
-    /// Wakes up when a node of the pool may be used again.
-    pub(super) fn wake_after_quarantine(&mut self, now_s: f64, node: NodeId) {
-        let own = self
-            .faults
-            .nodes
-            .get(&node)
-            .map(|quarantine| quarantine.until_s);
+    /// When somebody may use the node again, epoch seconds, past times included.
+    pub(super) fn quarantine_ends_s(&self, node: NodeId) -> impl Iterator<Item = f64> {
+        let own = self.faults.nodes.get(&node);
         let programs = self.faults.programs.get(&node).into_iter().flatten();
-        let ends = programs.map(|(_, avoidance)| avoidance.quarantine.until_s);
-        let next_s = ends
-            .chain(own)
-            .filter(|time_s| now_s < *time_s)
-            .reduce(f64::min);
-        if let Some(time_s) = next_s {
-            self.wake_at(time_s);
-        }
+        let programs = programs.map(|(_, avoidance)| &avoidance.quarantine);
+        own.into_iter()
+            .chain(programs)
+            .map(|quarantine| quarantine.until_s)
     }
 
     /// The nodes among `usable` that trainers keep off, by trainer: nodes that they have

@@ -38,6 +38,8 @@ pub struct Setup {
     /// How many classes of nodes there are.
     pub classes: u32,
     pub limits: Limits,
+    /// Whether decisions look so far ahead that restarts cost nothing.
+    pub free_restarts: bool,
 }
 
 /// Everything outside the engine, and the engine.
@@ -53,6 +55,7 @@ pub struct World {
     /// Whether nothing is broken in this world, from its begin.
     is_fair: bool,
     progress: bool,
+    free_restarts: bool,
     config: EngineConfig,
     /// Whether the controller runs, and in which of its lives.
     up: bool,
@@ -235,8 +238,12 @@ const PROGRESS_S: f64 = 5.0;
 
 impl World {
     pub fn new(setup: &Setup) -> Self {
+        let mut config = setup.config.clone();
+        if setup.free_restarts {
+            config.horizon_s = 1e9;
+        }
         let mut world = World {
-            engine: new_engine(&setup.config, setup.nodes),
+            engine: new_engine(&config, setup.nodes),
             actions: Vec::new(),
             twin: None,
             now_s: setup.begin_s,
@@ -244,7 +251,8 @@ impl World {
             faults: setup.faults,
             is_fair: !setup.faults,
             progress: setup.progress,
-            config: setup.config.clone(),
+            free_restarts: setup.free_restarts,
+            config,
             up: true,
             life: 1,
             timer_s: None,
@@ -297,8 +305,7 @@ impl World {
 
     /// Rebuilds the engine from a snapshot, to live on beside the old one.
     pub fn take_snapshot(&mut self) {
-        let snapshot = serde_json::to_string(&self.engine).unwrap();
-        self.twin = Some(serde_json::from_str(&snapshot).unwrap());
+        self.twin = Some(copy(&self.engine));
     }
 
     /// Whether the engine and its twin, if there is one, are in the same state.
@@ -404,6 +411,7 @@ impl World {
                 self.act(action, &mut at_once);
             }
             self.check_wake_up(&actions);
+            self.check_nothing_is_due();
             let now_s = self.now_s;
             self.actions
                 .extend(actions.into_iter().map(|action| (now_s, action)));
@@ -469,6 +477,12 @@ impl World {
             eprintln!("{:.3} {}", self.now_s, line());
         }
     }
+}
+
+/// An engine rebuilt from a snapshot.
+fn copy(engine: &Engine) -> Engine {
+    let snapshot = serde_json::to_string(engine).unwrap();
+    serde_json::from_str(&snapshot).unwrap()
 }
 
 /// An engine that knows the nodes' names, whose order is not that of the numbers.

@@ -184,6 +184,7 @@ pub fn setups(faults: bool) -> impl Strategy<Value = Setup> {
                 progress,
                 classes,
                 limits: site_limits,
+                free_restarts: false,
             }
         },
     )
