@@ -269,7 +269,11 @@ impl World {
     /// Where restarts cost nothing, what was decided is still the best: a decision that
     /// nothing calls for changes nothing.
     pub(super) fn check_nothing_is_due(&self) {
-        if !self.free_restarts || self.told_in_doubt {
+        let mut trainers = self.engine.trainers().values();
+        // Where nodes are kept off, two decisions can swap nodes, which one never does.
+        let keep_off = !self.engine.faults().programs.is_empty()
+            || trainers.any(|known| !known.info.terms.excluded.is_empty());
+        if !self.free_restarts || self.told_in_doubt || keep_off {
             return;
         }
         let mut forced = copy(&self.engine);
