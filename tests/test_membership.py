@@ -142,6 +142,36 @@ class Growing(ClusterTest):
                     and "bftrainer" not in command])
 
 
+SAVING = '''
+trap 'echo "$BFT_GENERATION $RANK" >> saved.log; exit 143' TERM
+'''
+
+
+class Stay(ClusterTest):
+    NODES = 3
+
+    def test_workers_whose_longest_stay_is_over_leave_saved_all_of_them(self):
+        script = self.script(SAVING + COUNT.read_text())
+        trainer = self.sbatch("-t", "1", "--bftrainer=nodes=1-3,up=1,down=1", script)
+        row = self.wait_trains(trainer, 3)
+
+        def have_restarted():
+            tasks = self.cluster.tasks(trainer).values()
+            return all(int(task["Restarts"]) > 0 for task in tasks) and self.trains(trainer, 3)
+
+        last = self.wait_for(have_restarted, "all three workers have left and come again", 150)
+        self.assertGreater(last["samples"], row["samples"])
+        starts = [line.split() for line in (self.dir / "starts.log").read_text().splitlines()]
+        started = {(int(generation), rank) for generation, rank, _, _ in starts}
+        saved = [line.split() for line in (self.dir / "saved.log").read_text().splitlines()]
+        saved = {(int(generation), rank) for generation, rank in saved}
+        ended = {(number, rank) for number, rank in started if number < last["generation"]}
+        self.assertEqual(ended - saved, set())
+        for output in self.dir.glob("slurm-*.out"):
+            self.assertNotIn("Slurm's limit is", output.read_text())
+        self.assertEqual(set(self.cluster.states(trainer).values()), {"RUNNING"})
+
+
 class Preemption(ClusterTest):
     NODES = 5
 

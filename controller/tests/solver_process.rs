@@ -2,9 +2,7 @@
 //! not there at all. Whoever asks gets a feasible answer that says so, in time, and the next
 //! decision is solved again.
 
-use std::fs::File;
 use std::io::Write;
-use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -14,9 +12,8 @@ use bftrainer_core::allocation::{
     Cap, Fault, GeneralSolver, NodeClass, Problem, Share, Solution, Solver, TrainerDemand,
 };
 use bftrainer_core::curve::Curve;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, gettid};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -122,12 +119,25 @@ fn a_process_that_died_between_decisions_costs_none() {
     assert_eq!(milp.process().starts(), 2);
 }
 
-/// Waits until something lies in the pipe to a process that does not read.
-fn wait_for_request(id: u32) {
-    let input = File::open(format!("/proc/{id}/fd/0")).unwrap();
-    let mut ready = [PollFd::new(input.as_fd(), PollFlags::POLLIN)];
-    let limit = PollTimeout::try_from(Duration::from_secs(60)).unwrap();
-    assert_eq!(poll(&mut ready, limit), Ok(1));
+/// Waits until the thread `asker` of this process sleeps: it has asked and waits.
+fn wait_until_it_waits(asker: Pid) {
+    let path = format!("/proc/self/task/{asker}/stat");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let stat = std::fs::read_to_string(&path).unwrap();
+        // The state follows the name, which ends with the last parenthesis.
+        if stat
+            .rsplit(')')
+            .next()
+            .unwrap()
+            .trim_start()
+            .starts_with('S')
+        {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{stat}");
+        std::thread::yield_now();
+    }
 }
 
 #[test]
@@ -137,8 +147,9 @@ fn a_process_that_dies_at_work_costs_one_decision() {
     // Stopped it can't answer; killed it never will.
     signal(&milp, Signal::SIGSTOP);
     let id = milp.process().id().unwrap();
+    let asker = gettid();
     let killer = std::thread::spawn(move || {
-        wait_for_request(id);
+        wait_until_it_waits(asker);
         kill(Pid::from_raw(id as i32), Signal::SIGKILL).unwrap();
     });
     let solution = milp.solve(&problem);

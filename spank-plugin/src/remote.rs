@@ -188,8 +188,8 @@ mod tests {
         );
         let mut expected = TaskEnv::default();
         expected.set(b"BFT_CONTROLLER", b"ctl:6820");
-        expected.set(b"BFT_ORPHAN_WAIT_S", b"30");
         expected.set(b"MINE", b"kept");
+        expected.set(b"BFT_ORPHAN_WAIT_S", b"30");
         assert_eq!(env, expected);
     }
 }

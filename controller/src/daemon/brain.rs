@@ -49,6 +49,16 @@ pub(super) struct WantedPlacement {
     pub node: String,
 }
 
+/// A task that was requeued off its node.
+#[derive(Clone, Debug)]
+pub(super) struct SuspectedPreemption {
+    pub array_job_id: u32,
+    pub node: String,
+    pub departure: Departure,
+    /// Epoch seconds.
+    pub time_s: f64,
+}
+
 /// What the daemon knows.
 pub(super) struct Brain {
     pub config: Config,
@@ -73,8 +83,8 @@ pub(super) struct Brain {
     pub taken: BTreeMap<String, f64>,
     /// When a regular job last started on each node, epoch seconds.
     pub regular_starts: BTreeMap<String, i64>,
-    /// Array, node and epoch second of tasks that were requeued off their node.
-    pub suspected_preemptions: Vec<(u32, String, Departure, f64)>,
+    /// Tasks that were requeued off their nodes, by Slurm or by somebody.
+    pub suspected_preemptions: Vec<SuspectedPreemption>,
     pub wanted: VecDeque<WantedPlacement>,
     /// When one of these may be sent though no look shows any news, epoch seconds.
     pub placements_due_at_s: Option<f64>,
@@ -302,8 +312,8 @@ impl Brain {
                 self.look_under_way = false;
                 self.last_everything_s = 0.0;
                 self.looks_failed += 1;
-                self.accounting.metrics.query_errors.inc();
                 self.failures_in_a_row = self.failures_in_a_row.saturating_add(1);
+                self.accounting.metrics.query_errors.inc();
                 if self.failures_in_a_row == 1 {
                     log::warn!("slurmctld can't be asked: {error}; nothing changes until it can");
                 }

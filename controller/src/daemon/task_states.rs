@@ -7,7 +7,7 @@ use bftrainer::wire::ToAgent;
 use bftrainer_core::engine::{Event, LossReason, PlaceFault};
 use bftrainer_core::trainer::TrainerId;
 
-use super::brain::Brain;
+use super::brain::{Brain, SuspectedPreemption};
 use super::observe::tasks;
 use super::slurm_thread::{ChangeKind, Purpose};
 use super::tasks::{Plan, Task, Turn};
@@ -180,24 +180,28 @@ impl Brain {
     pub(super) fn taken_from(&mut self, id: u32, node: &str, departure: Departure, now_s: f64) {
         self.accounting.taken(node);
         self.taken.insert(node.to_owned(), now_s);
-        self.suspected_preemptions
-            .push((id, node.to_owned(), departure, now_s));
+        self.suspected_preemptions.push(SuspectedPreemption {
+            array_job_id: id,
+            node: node.to_owned(),
+            departure,
+            time_s: now_s,
+        });
     }
 
     /// A requeued task was preempted when a regular job has started on its node since;
     /// after an owner's or an administrator's `scontrol requeue`, or a node's failure,
     /// none does.
     pub(super) fn count_preemptions(&mut self, now_s: f64) {
-        for (id, node, departure, time_s) in std::mem::take(&mut self.suspected_preemptions) {
-            let started_s = self.regular_starts.get(&node).copied();
+        for suspected in std::mem::take(&mut self.suspected_preemptions) {
+            let (node, time_s) = (&suspected.node, suspected.time_s);
+            let started_s = self.regular_starts.get(node).copied();
             if started_s.is_some_and(|started_s| started_s as f64 > time_s - NOTICED_WITHIN_S) {
-                if let Some(array) = self.arrays.get_mut(&id) {
+                if let Some(array) = self.arrays.get_mut(&suspected.array_job_id) {
                     array.preemptions += 1;
                 }
-                self.accounting.preempted(&node, departure, time_s);
-            } else if now_s - time_s < LONGEST_SUSPICION_S && !self.holds(&node) {
-                self.suspected_preemptions
-                    .push((id, node, departure, time_s));
+                self.accounting.preempted(node, suspected.departure, time_s);
+            } else if now_s - time_s < LONGEST_SUSPICION_S && !self.holds(node) {
+                self.suspected_preemptions.push(suspected);
             }
         }
     }

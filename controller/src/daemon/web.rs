@@ -1,6 +1,5 @@
 //! What the daemon shows over HTTP on this host.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use axum::Router;
@@ -44,13 +43,10 @@ impl Brain {
         metrics.held_nodes.set(workers as i64);
         metrics.agents.set(self.agents.connected() as i64);
         metrics.plain_jobs.set(self.plain_jobs as i64);
-        let faults = self.engine.faults();
-        let suspects = faults.nodes.keys().chain(faults.programs.keys());
-        let suspects: BTreeSet<_> = suspects.copied().collect();
-        let quarantines = suspects
-            .into_iter()
-            .filter_map(|node| self.engine.quarantine_of(node, now_s));
-        let quarantined = quarantines.count();
+        let nodes = self.engine.pool().keys();
+        let quarantined = nodes
+            .filter(|node| self.engine.quarantine_of(**node, now_s).is_some())
+            .count();
         metrics.quarantined_nodes.set(quarantined as i64);
         let samples = self.trainer_samples();
         let training: f64 = samples.iter().map(|sample| sample.nodes).sum();

@@ -62,6 +62,8 @@ impl Engine {
             self.note_decisions(now_s, &holdings, &round);
             self.assign(&moves);
             self.last_round = Some(round);
+            // Who got less for the nodes that it keeps off may get more by one step more.
+            self.decision_due |= !limits.is_empty();
             return;
         }
     }
@@ -153,7 +155,12 @@ impl Engine {
             }
         }
         for (node, why) in unusable {
+            // Others may have what this one can't.
+            let is_free = matches!(why, Forced::Avoided(_) | Forced::Unfit);
             self.take_back(node, why);
+            if is_free && !self.pool_in_doubt && self.is_usable(node, now_s) {
+                holdings.free.push(node);
+            }
         }
         let held = holdings.held.values().flatten();
         holdings.kept_off = self.kept_off(now_s, held.chain(&holdings.free).copied());

@@ -39,6 +39,11 @@ pub(super) struct Limits {
 }
 
 impl Limits {
+    /// Whether nothing was learnt.
+    pub fn is_empty(&self) -> bool {
+        self.most.is_empty() && self.forbidden.is_empty()
+    }
+
     /// Learns from a shortage.
     pub fn note(&mut self, round: &Round, shortage: &Shortage) {
         let Shortage {

@@ -205,9 +205,9 @@ impl Engine {
             let Some(avoidances) = self.faults.programs.get_mut(node) else {
                 continue;
             };
-            self.decision_due |= avoidances.remove(&trainer).is_some();
+            self.decision_due = true;
+            avoidances.remove(&trainer);
             for avoidance in avoidances.values_mut() {
-                self.decision_due |= avoidance.speaks_against_node;
                 avoidance.speaks_against_node = false;
             }
             if avoidances.is_empty() {
@@ -216,14 +216,15 @@ impl Engine {
         }
     }
 
-    /// When somebody may use the node again, epoch seconds, past times included.
-    pub(super) fn quarantine_ends_s(&self, node: NodeId) -> impl Iterator<Item = f64> {
+    /// When a node may be used again, by all or by one trainer, or is forgiven, epoch
+    /// seconds.
+    pub(super) fn fault_ends_s(&self, node: NodeId) -> impl Iterator<Item = f64> {
         let own = self.faults.nodes.get(&node);
         let programs = self.faults.programs.get(&node).into_iter().flatten();
         let programs = programs.map(|(_, avoidance)| &avoidance.quarantine);
         own.into_iter()
             .chain(programs)
-            .map(|quarantine| quarantine.until_s)
+            .flat_map(|it| [it.until_s, it.until_s + self.config.quarantine_max_s])
     }
 
     /// The nodes among `usable` that trainers keep off, by trainer: nodes that they have

@@ -269,11 +269,17 @@ impl World {
     /// Where restarts cost nothing, what was decided is still the best: a decision that
     /// nothing calls for changes nothing.
     pub(super) fn check_nothing_is_due(&self) {
-        let mut trainers = self.engine.trainers().values();
-        // Where nodes are kept off, two decisions can swap nodes, which one never does.
-        let keep_off = !self.engine.faults().programs.is_empty()
-            || trainers.any(|known| !known.info.terms.excluded.is_empty());
-        if !self.free_restarts || self.told_in_doubt || keep_off {
+        if !self.free_restarts || self.told_in_doubt {
+            return;
+        }
+        let mut nodes = self.engine.pool().keys();
+        let is_kept_off = |node: &NodeId| {
+            let mut trainers = self.engine.trainers().values();
+            self.engine.avoided_by(*node, self.now_s).next().is_some()
+                || trainers.any(|known| known.info.terms.excluded.contains(node))
+        };
+        if nodes.any(is_kept_off) {
+            // Around nodes that one trainer keeps off the best may take two steps.
             return;
         }
         let mut forced = copy(&self.engine);
