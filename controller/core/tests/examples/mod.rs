@@ -1,6 +1,7 @@
 //! What the engine does in plain situations, one sentence each. The bench obeys
 //! actions at once, or leaves them to the test.
 
+mod classes;
 mod faults;
 mod generations;
 mod placement;
