@@ -11,6 +11,8 @@ pub mod agent;
 #[cfg(feature = "slurm")]
 pub mod check;
 #[cfg(feature = "slurm")]
+pub mod classes;
+#[cfg(feature = "slurm")]
 pub mod cli;
 #[cfg(feature = "slurm")]
 pub mod clock;

@@ -77,6 +77,7 @@ const NODES: &[Column] = &[
     Column::new("JOBID", "jobid", Kind::Plain),
     Column::new("JOINED", "joined", Kind::Time),
     Column::new("HOLE_END", "hole_end", Kind::Time),
+    Column::new("CLASS", "class", Kind::Plain),
     Column::new("REASON", "reason", Kind::Plain),
 ];
 

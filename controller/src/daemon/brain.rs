@@ -10,12 +10,14 @@ use bftrainer_core::trainer::TrainerId;
 
 use super::accounting::Accounting;
 use super::agents::Agents;
+use super::node_classes::NodeClasses;
 use super::slurm_thread::{Change, ChangeKind, Order, Purpose, Report};
 use super::tasks::Array;
 use super::{Input, node_faults};
 use crate::config::Config;
-use crate::metrics::{Departure, Outcome, Solver};
+use crate::metrics::Departure;
 use crate::slurm::{NodeRecord, ReservationRecord, SlurmSettings, TaskName};
+use crate::solver::{self, MilpSolver};
 use crate::store::{Memory, Record, Store};
 
 /// Decisions that are kept to be shown.
@@ -69,6 +71,7 @@ pub(super) struct Brain {
     /// Slurm's nodes by name, as last seen.
     pub nodes: BTreeMap<String, NodeRecord>,
     pub partition_nodes: BTreeSet<String>,
+    pub classes: NodeClasses,
     pub reservations: Vec<ReservationRecord>,
     /// Nodes with the epoch second of their next use by a planned regular job.
     pub planned_by_jobs: BTreeMap<String, i64>,
@@ -134,6 +137,11 @@ impl Brain {
             ..config.engine.clone()
         };
         let mut engine = Engine::new(engine);
+        let solver = solver::Settings {
+            memory_mb: config.solver_memory_mb,
+            ..solver::Settings::default()
+        };
+        engine.set_solver(Box::new(MilpSolver::new(solver, config.solver_limit)));
         node_faults::restore(&mut engine, memory.node_faults);
         Brain {
             kept_faults: engine.faults().clone(),
@@ -145,6 +153,7 @@ impl Brain {
             decisions: memory.decisions.into(),
             nodes: BTreeMap::new(),
             partition_nodes: BTreeSet::new(),
+            classes: NodeClasses::default(),
             reservations: Vec::new(),
             planned_by_jobs: BTreeMap::new(),
             planned: BTreeMap::new(),
@@ -254,13 +263,16 @@ impl Brain {
 
     fn engine_step(&mut self, now_s: f64, events: Vec<Event>) {
         self.engine_wakes_at_s = None;
+        let asked = self.engine.times_decided();
         let began = Instant::now();
         let actions = self.engine.handle(now_s, events);
+        let took_s = began.elapsed().as_secs_f64();
         let decisions = self.engine.take_decisions();
-        if !decisions.is_empty() {
-            let took_s = began.elapsed().as_secs_f64();
-            let metrics = &self.accounting.metrics;
-            metrics.decided(Solver::Dp, Outcome::Optimal, took_s);
+        if let Some(solution) = self.engine.last_solution()
+            && self.engine.times_decided() > asked
+            && (solution.fault.is_some() || !decisions.is_empty())
+        {
+            self.accounting.metrics.decided(solution, took_s);
         }
         for decision in decisions {
             log::info!("{}", decision.reason);

@@ -11,6 +11,7 @@ mod answers;
 mod brain;
 mod closing;
 mod limits;
+mod node_classes;
 mod node_faults;
 mod observe;
 mod placements;
@@ -126,7 +127,10 @@ pub enum DaemonError {
 
 /// Runs the daemon until SIGTERM or SIGINT.
 pub fn run(config: Config) -> Result<(), DaemonError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    // The brain has this thread for itself: while it thinks, which takes a solver up to
+    // `solver_limit_s`, the network goes on in the other one, and what comes is one event.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
         .enable_all()
         .build()
         .map_err(|error| DaemonError::System {

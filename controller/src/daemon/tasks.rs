@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use bftrainer::spec::Spec;
 use bftrainer::wire::Progress;
 
+use crate::classes::Requirement;
 use crate::slurm::{BaseState, JobRecord};
 
 /// One trainer's array.
@@ -27,6 +28,10 @@ pub struct Array {
     pub work_dir: String,
     /// Time limit asked for, minutes: the longest stay on one node.
     pub stay_min: Option<u32>,
+    /// What its tasks ask of a node; nothing when that can't be understood.
+    pub requirement: Option<Requirement>,
+    /// Nodes that they may not run on.
+    pub excluded: Vec<String>,
     /// Where it is in its admission.
     pub admission: Admission,
     /// The exit code with which it ended.
@@ -290,6 +295,8 @@ impl Array {
             submit_time_s: record.submit_time_s,
             work_dir: record.work_dir.clone(),
             stay_min: record.limit_min,
+            requirement: Requirement::new(&record.request).ok(),
+            excluded: record.request.excluded.clone(),
             admission,
             verdict,
             tasks: BTreeMap::new(),
@@ -332,6 +339,7 @@ impl Array {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::classes::NodeRequest;
 
     fn record(array_task_id: u32) -> JobRecord {
         JobRecord {
@@ -361,6 +369,7 @@ mod tests {
             requeue: true,
             exclusive: true,
             node_count: 1,
+            request: NodeRequest::default(),
         }
     }
 
