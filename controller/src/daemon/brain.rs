@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
+use bftrainer::wire::Query;
 use bftrainer_core::engine::{Decision, Engine, EngineConfig, Event};
 use bftrainer_core::trainer::TrainerId;
 
 use super::Input;
 use super::accounting::Accounting;
 use super::agents::Agents;
+use super::orders::Orders;
 use super::slurm_thread::{Change, ChangeKind, Order, Purpose, Report};
 use super::tasks::Array;
 use crate::config::Config;
@@ -84,10 +86,11 @@ pub(super) struct Brain {
     /// Placements that may still be sent in the current second.
     pub start_tokens: f64,
     pub tokens_at_s: f64,
+    pub orders: Orders,
     pub looks_failed: u32,
     pub looks: u64,
     pub store: Store,
-    orders: Sender<Order>,
+    slurm: Sender<Order>,
     look_under_way: bool,
     taken_at_s: f64,
     last_look_s: f64,
@@ -102,7 +105,7 @@ impl Brain {
     pub fn new(
         config: Config,
         settings: SlurmSettings,
-        orders: Sender<Order>,
+        slurm: Sender<Order>,
         store: Store,
         memory: Memory,
     ) -> Self {
@@ -135,9 +138,10 @@ impl Brain {
             has_seen: false,
             start_tokens: 0.0,
             tokens_at_s: 0.0,
+            orders: Orders::load(&config.state_dir),
             looks_failed: 0,
             looks: 0,
-            orders,
+            slurm,
             look_under_way: false,
             taken_at_s: 0.0,
             last_look_s: 0.0,
@@ -194,8 +198,17 @@ impl Brain {
         }
         self.send_placements(now_s);
         for (uid, query, answer) in questions {
-            // The asker may have gone away.
-            let _ = answer.send(self.answer(now_s, uid, &query));
+            match query {
+                Query::History { days } => self.answer_history(now_s, uid, days, answer),
+                Query::Command(command) => {
+                    let _ = answer.send(self.command(uid, &command));
+                }
+                query => {
+                    let shown = self.visible(uid, self.answer(now_s, &query));
+                    // The asker may have gone away.
+                    let _ = answer.send(shown);
+                }
+            }
         }
         self.look_when_due(now_s);
     }
@@ -291,7 +304,7 @@ impl Brain {
     }
 
     fn order(&mut self, order: Order) {
-        if self.orders.send(order).is_err() {
+        if self.slurm.send(order).is_err() {
             // The thread only ends when this sender is dropped, or by a panic.
             log::error!("the thread for Slurm has ended; bftrainerd must be restarted");
             std::process::exit(70);
@@ -338,6 +351,12 @@ impl Brain {
         self.look_under_way = true;
         self.last_look_s = now_s;
         self.order(Order::Look { everything });
+    }
+
+    /// Has the next look see everything, soon.
+    pub(super) fn look_at_everything(&mut self) {
+        self.last_everything_s = 0.0;
+        self.last_look_s = 0.0;
     }
 
     /// Seconds until [`Brain::take`] must be called without any input.

@@ -16,7 +16,7 @@ const KEPT_ENDED: usize = 1000;
 
 impl Brain {
     /// Answers a user's question.
-    pub(super) fn answer(&self, now_s: f64, _uid: u32, query: &Query) -> Answer {
+    pub(super) fn answer(&self, now_s: f64, query: &Query) -> Answer {
         let rows = match query {
             Query::Queue => self
                 .arrays
@@ -39,6 +39,8 @@ impl Brain {
                 }
             },
             Query::Why { array_job_id } => self.why_rows(*array_job_id),
+            // Answered elsewhere: they change something, or take their time.
+            Query::History { .. } | Query::Command(_) => Vec::new(),
         };
         Answer::Rows { rows }
     }
@@ -103,7 +105,8 @@ impl Brain {
             "rescales": trainer.map_or(0, Trainer::rescales),
             "preemptions": trainer.map_or(0, |trainer| trainer.preemptions),
             "harvested_node_s": array.harvested_node_s,
-            "reason": reason(array, trainer, self.engine.pool().len() as u32),
+            "reason": reason(array, trainer, self.engine.pool().len() as u32)
+                .map(|reason| self.orders.reason().map_or(reason, str::to_owned)),
         })
     }
 
@@ -198,6 +201,8 @@ impl Brain {
         let quantiles =
             |values| json!({ "p50": quantile(values, 0.5), "p95": quantile(values, 0.95) });
         json!({
+            "mode": self.orders.mode,
+            "excluded_nodes": self.orders.excluded,
             "trainers": self.engine.trainers().len(),
             "pool_nodes": self.engine.pool().len(),
             "agents": self.agents.connected(),

@@ -66,6 +66,10 @@ pub struct SlurmSettings {
     pub backfill_resolution_s: u32,
     /// slurmctld's version.
     pub version: String,
+    /// Whether PrivateData has `jobs`.
+    pub private_jobs: bool,
+    /// Whether PrivateData has `usage`.
+    pub private_usage: bool,
 }
 
 /// A connection to the site's Slurm. Answers that have not changed since the
@@ -121,6 +125,8 @@ impl Slurm {
             backfill_interval_s: number("bf_interval").unwrap_or(30),
             backfill_resolution_s: number("bf_resolution").unwrap_or(60),
             version: text::owned(conf.version),
+            private_jobs: conf.private_data & sys::BFT_PRIVATE_DATA_JOBS != 0,
+            private_usage: conf.private_data & sys::BFT_PRIVATE_DATA_USAGE != 0,
         };
         // SAFETY: `message` came from slurm_load_ctl_conf.
         unsafe { sys::slurm_free_ctl_conf(message) };
