@@ -39,33 +39,33 @@ impl Brain {
     }
 
     fn done(&mut self, command: &AdminCommand) -> Result<String, String> {
-        let before = self.orders.clone();
+        let before = self.admin_orders.clone();
         let said = match command {
             AdminCommand::Reload => return self.reload(),
             AdminCommand::Pause => {
-                self.orders.mode = Mode::Paused;
+                self.admin_orders.mode = Mode::Paused;
                 "paused: no idle node is taken, trainers share what they have".to_owned()
             }
             AdminCommand::Resume => {
-                self.orders.mode = Mode::Running;
+                self.admin_orders.mode = Mode::Running;
                 "resumed: idle nodes are given to trainers".to_owned()
             }
             AdminCommand::Drain => {
-                self.orders.mode = Mode::Drained;
+                self.admin_orders.mode = Mode::Drained;
                 "drained: all nodes are given back, trainers stay in the queue".to_owned()
             }
             AdminCommand::Exclude { nodes, reason } => {
                 let names = self.known_nodes(nodes)?;
                 let said = format!("excluded: {}", names.join(","));
                 let excluded = names.into_iter().map(|name| (name, reason.clone()));
-                self.orders.excluded.extend(excluded);
+                self.admin_orders.excluded.extend(excluded);
                 said
             }
             AdminCommand::Include { nodes } => {
-                let names = crate::slurm::hosts(nodes);
+                let names = host_list(nodes)?;
                 let missing: Vec<&String> = names
                     .iter()
-                    .filter(|name| !self.orders.excluded.contains_key(*name))
+                    .filter(|name| !self.admin_orders.excluded.contains_key(*name))
                     .collect();
                 if let Some(name) = missing.first() {
                     return Err(format!(
@@ -73,12 +73,14 @@ impl Brain {
                          exclude_nodes in bftrainer.toml holds the others"
                     ));
                 }
-                self.orders.excluded.retain(|name, _| !names.contains(name));
+                self.admin_orders
+                    .excluded
+                    .retain(|name, _| !names.contains(name));
                 format!("included again: {}", names.join(","))
             }
         };
-        if let Err(error) = self.orders.keep() {
-            self.orders = before;
+        if let Err(error) = self.admin_orders.keep() {
+            self.admin_orders = before;
             return Err(format!(
                 "nothing was done, as it can't be kept in the state directory: {error}"
             ));
@@ -88,12 +90,7 @@ impl Brain {
     }
 
     fn known_nodes(&self, list: &str) -> Result<Vec<String>, String> {
-        let names = crate::slurm::hosts(list);
-        if names.is_empty() {
-            return Err(format!(
-                "\"{list}\" names no node; expected a host list as n[1-4]"
-            ));
-        }
+        let names = host_list(list)?;
         match names
             .iter()
             .find(|name| !self.partition_nodes.contains(*name))
@@ -110,6 +107,10 @@ impl Brain {
     pub(super) fn reload(&mut self) -> Result<String, String> {
         let new = Config::read(&self.config.path)
             .map_err(|error| format!("the old configuration stays: {error}"))?;
+        for list in &new.exclude_nodes {
+            host_list(list)
+                .map_err(|error| format!("the old configuration stays: exclude_nodes: {error}"))?;
+        }
         let old = std::mem::replace(&mut self.config, new);
         let fixed = self.config.keep_fixed(&old);
         self.engine.set_config(EngineConfig {
@@ -127,4 +128,10 @@ impl Brain {
         }
         Ok(said)
     }
+}
+
+fn host_list(list: &str) -> Result<Vec<String>, String> {
+    crate::slurm::hosts(list)
+        .filter(|names| !names.is_empty())
+        .ok_or_else(|| format!("\"{list}\" names no node; expected a host list as n[1-4]"))
 }

@@ -6,7 +6,6 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use super::brain::Brain;
-use super::privacy::user_name;
 use crate::store::{self, Harvest};
 
 impl Brain {
@@ -49,6 +48,12 @@ fn rows(harvest: &[Harvest], only: Option<&str>) -> Answer {
         })
         .collect();
     Answer::Rows { rows }
+}
+
+/// The name of `uid` on this host.
+fn user_name(uid: u32) -> Option<String> {
+    let user = nix::unistd::User::from_uid(uid.into()).ok()??;
+    Some(user.name)
 }
 
 /// Days since 1970 as 2026-01-31, in UTC as they were counted.

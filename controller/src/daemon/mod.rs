@@ -13,11 +13,11 @@ mod brain;
 mod closing;
 mod history;
 mod limits;
+mod node_faults;
 mod observe;
 mod orders;
 mod placements;
 mod pool_view;
-mod privacy;
 mod rows;
 mod server;
 mod slurm_thread;
@@ -26,7 +26,7 @@ mod tasks;
 mod web;
 
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bftrainer::hint;
 use bftrainer::wire::{Answer, FromAgent, Join, Query, ToAgent};
@@ -37,6 +37,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
+use crate::clock::now_s;
 use crate::config::Config;
 use crate::service::{self, Watchdog};
 use crate::slurm::{Slurm, SlurmError};
@@ -276,11 +277,4 @@ async fn receive_hints(socket: UdpSocket, inputs: mpsc::UnboundedSender<Input>) 
             }
         }
     }
-}
-
-/// Epoch seconds.
-fn now_s() -> f64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0.0, |duration| duration.as_secs_f64())
 }
