@@ -12,6 +12,7 @@ import pwd
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -87,6 +88,26 @@ class Cluster:
 
     def stop_controller(self):
         self.dev_cluster("stop-bftrainerd")
+
+    def stop_slurmctld(self):
+        pid = self.pid_of("slurmctld")
+        os.kill(pid, signal.SIGTERM)
+        # A zombie has no command line.
+        cmdline = pathlib.Path("/proc/{}/cmdline".format(pid))
+        await_true(lambda: not cmdline.exists() or not cmdline.read_bytes(), "slurmctld has ended")
+        (self.dir / "run/slurmctld.pid").unlink(missing_ok=True)
+
+    def start_slurmctld(self):
+        """Starts it, with whatever slurm.conf says by now, unless it runs."""
+        if self.slurmctld_answers():
+            return
+        mark = {"BFT_DEV_CLUSTER_DAEMON": str(self.dir)}
+        user = "slurm" if os.geteuid() == 0 else None
+        self.ok("slurmctld", "-f", self.dir / "slurm.conf", user=user, env=mark)
+        await_true(self.slurmctld_answers, "slurmctld answers")
+
+    def slurmctld_answers(self):
+        return self.run("scontrol", "ping").returncode == 0
 
     def pid_of(self, daemon):
         return int((self.dir / "run" / (daemon + ".pid")).read_text())
@@ -329,6 +350,14 @@ class ClusterTest(unittest.TestCase):
             )
 
         self.wait_for(ended, "all tasks of T{} are {}".format(trainer, state))
+
+
+def await_true(predicate, what):
+    deadline = time.monotonic() + PATIENCE_S
+    while not predicate():
+        if time.monotonic() > deadline:
+            raise AssertionError("not within {:g} s: {}".format(PATIENCE_S, what))
+        time.sleep(0.1)
 
 
 def fields(line):

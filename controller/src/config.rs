@@ -42,6 +42,8 @@ pub enum Closing {
 /// All settings. Times are in seconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    /// The file that holds them.
+    pub path: PathBuf,
     /// `host:port` at which the controller listens (TCP, and UDP for hints).
     pub controller: String,
     /// The partition of trainers.
@@ -181,6 +183,7 @@ impl Config {
             ..defaults
         };
         let config = Config {
+            path: path.to_path_buf(),
             controller: reader.text(
                 "controller",
                 "127.0.0.1:7115",
@@ -230,6 +233,31 @@ impl Config {
     }
 }
 
+impl Config {
+    /// Takes from `old` what can't change while the daemon runs; the names of
+    /// those settings that differ.
+    pub fn keep_fixed(&mut self, old: &Config) -> Vec<&'static str> {
+        let mut kept = Vec::new();
+        macro_rules! keep {
+            ($($setting:ident),*) => {$(
+                if self.$setting != old.$setting {
+                    self.$setting = old.$setting.clone();
+                    kept.push(stringify!($setting));
+                }
+            )*};
+        }
+        keep!(
+            controller,
+            partition,
+            state_dir,
+            munge_socket,
+            metrics,
+            heartbeat_s
+        );
+        kept
+    }
+}
+
 const HOST_AND_PORT: &str = "HOST:PORT, as \"slurm1:7115\"";
 const LOOPBACK_AND_PORT: &str = "a port of this host alone, as \"127.0.0.1:7116\"";
 const WORD: &str = "a name without spaces and commas";
@@ -261,6 +289,12 @@ fn is_name(text: &str) -> bool {
 
 fn is_absolute(text: &str) -> bool {
     Path::new(text).is_absolute()
+}
+
+/// Every setting.
+#[cfg(test)]
+pub fn all_keys_for_tests() -> &'static [&'static str] {
+    reader::ALL_KEYS_FOR_TESTS
 }
 
 #[cfg(test)]

@@ -6,13 +6,15 @@ use std::process::ExitCode;
 #[cfg(feature = "slurm")]
 use bftrainer_controller::agent::{call, progress, run, task};
 #[cfg(feature = "slurm")]
-use bftrainer_controller::cli;
+use bftrainer_controller::{cli, manual};
 use bftrainer_controller::{replay, solve, solver, trace};
+#[cfg(feature = "slurm")]
+use clap::CommandFactory;
 use clap::{Parser, Subcommand};
 
 /// Elastic training in the idle nodes of a Slurm cluster.
 #[derive(Parser)]
-#[command(version)]
+#[command(name = "bftrainer", version)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -44,6 +46,13 @@ enum Command {
     #[command(disable_help_flag = true)]
     Check(cli::CheckArgs),
     #[cfg(feature = "slurm")]
+    /// Show the node-hours harvested by day, user and account
+    #[command(disable_help_flag = true)]
+    History(cli::HistoryArgs),
+    #[cfg(feature = "slurm")]
+    /// Command the controller, as root or SlurmUser
+    Admin(cli::AdminArgs),
+    #[cfg(feature = "slurm")]
     /// Report progress from a training script
     Progress(progress::Args),
     #[cfg(feature = "slurm")]
@@ -53,6 +62,10 @@ enum Command {
     /// What the Slurm plugin starts in a batch script's place
     #[command(hide = true)]
     Task(task::Args),
+    #[cfg(feature = "slurm")]
+    /// Write manual pages and shell completions
+    #[command(hide = true)]
+    Manual(manual::ManualArgs),
     #[cfg(feature = "slurm")]
     #[command(hide = true)]
     SlurmCall(call::Args),
@@ -83,11 +96,26 @@ fn main() -> ExitCode {
         #[cfg(feature = "slurm")]
         Command::Check(args) => cli::check(&args),
         #[cfg(feature = "slurm")]
+        Command::History(args) => cli::history(&args),
+        #[cfg(feature = "slurm")]
+        Command::Admin(args) => cli::admin(args),
+        #[cfg(feature = "slurm")]
         Command::Progress(args) => progress::run(&args),
         #[cfg(feature = "slurm")]
         Command::Run(args) => run::run(args),
         #[cfg(feature = "slurm")]
         Command::Task(args) => task::run(args),
+        #[cfg(feature = "slurm")]
+        Command::Manual(args) => {
+            let daemon = bftrainer_controller::daemon::Arguments::command();
+            match manual::write(&args, &Arguments::command(), &daemon) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    eprintln!("bftrainer: {error}");
+                    ExitCode::FAILURE
+                }
+            }
+        }
         #[cfg(feature = "slurm")]
         Command::SlurmCall(args) => call::run(&args),
         Command::Replay(args) => replay::command(&args),

@@ -1,5 +1,6 @@
 //! The commands of `bftrainer` that ask the controller and show its answer.
 
+mod admin;
 mod ask;
 mod check;
 mod logs;
@@ -9,6 +10,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+pub use admin::{AdminArgs, HistoryArgs, admin, history};
 pub use check::{CheckArgs, check};
 pub use logs::{LogsArgs, logs};
 pub use table::OutputArgs;

@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
+use bftrainer::wire::Query;
 use bftrainer_core::engine::{Decision, Engine, EngineConfig, Event, NodeFaults};
 use bftrainer_core::trainer::TrainerId;
 
 use super::accounting::Accounting;
 use super::agents::Agents;
 use super::node_classes::NodeClasses;
+use super::orders::Orders;
 use super::slurm_thread::{Change, ChangeKind, Order, Purpose, Report};
 use super::tasks::Array;
 use super::{Input, node_faults};
@@ -105,6 +107,7 @@ pub(super) struct Brain {
     /// Placements that may still be sent in the current second.
     pub start_tokens: f64,
     pub tokens_at_s: f64,
+    pub admin_orders: Orders,
     /// Looks that failed since the last one that did not.
     pub failures_in_a_row: u32,
     pub looks_failed: u64,
@@ -173,6 +176,7 @@ impl Brain {
             has_seen: false,
             start_tokens: 0.0,
             tokens_at_s: 0.0,
+            admin_orders: Orders::load(&config.state_dir),
             failures_in_a_row: 0,
             looks_failed: 0,
             looks: 0,
@@ -233,8 +237,17 @@ impl Brain {
         }
         self.send_placements(now_s);
         for (uid, query, answer) in questions {
-            // The asker may have gone away.
-            let _ = answer.send(self.answer(now_s, uid, &query));
+            match query {
+                Query::History { days } => self.answer_history(now_s, uid, days, answer),
+                Query::Command(command) => {
+                    let _ = answer.send(self.command(uid, &command));
+                }
+                query => {
+                    let shown = self.answer(now_s, uid, &query);
+                    // The asker may have gone away.
+                    let _ = answer.send(shown);
+                }
+            }
         }
         self.look_when_due(now_s);
     }
@@ -382,6 +395,12 @@ impl Brain {
         self.look_under_way = true;
         self.last_look_s = now_s;
         self.order(Order::Look { everything });
+    }
+
+    /// Has the next look see everything, soon.
+    pub(super) fn look_at_everything(&mut self) {
+        self.last_everything_s = 0.0;
+        self.last_look_s = 0.0;
     }
 
     /// Seconds until [`Brain::take`] must be called without any input.

@@ -88,12 +88,14 @@ impl Brain {
         for (name, node) in &self.nodes {
             let id = self.engine.names.intern(name);
             let known = self.engine.pool().get(&id).filter(|_| !lost.contains(&id));
-            let in_partition = self.partition_nodes.contains(name);
+            let is_ours = ours.contains(name);
+            let in_use = is_ours || known.is_some_and(|pool_node| pool_node.assigned.is_some());
+            let in_partition =
+                self.partition_nodes.contains(name) && self.admin_orders.allow(name, in_use);
             let idle = node.base == NodeBase::Idle
                 && !node.flagged
                 && !node.completing
                 && !self.taken.contains_key(name);
-            let is_ours = ours.contains(name);
             let passing = known.is_some()
                 && !node.flagged
                 && (closing.contains(name)

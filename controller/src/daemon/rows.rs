@@ -50,6 +50,8 @@ impl Brain {
                 }
             },
             Query::Why { array_job_id } => self.why_rows(*array_job_id, sight),
+            // Answered elsewhere: they change something, or take their time.
+            Query::History { .. } | Query::Command(_) => Vec::new(),
         };
         Answer::Rows { rows }
     }
@@ -285,6 +287,9 @@ impl Brain {
 
     fn why_without_nodes(&self, now_s: f64, trainer: &Trainer) -> Option<String> {
         let id = trainer.info.id;
+        if let Some(order) = self.admin_orders.reason() {
+            return Some(order.to_owned());
+        }
         let classes = trainer.info.terms.classes.as_ref();
         if self.classes.names(classes).is_empty() {
             return Some("no node of the partition has what its tasks ask for".to_owned());
@@ -307,6 +312,8 @@ impl Brain {
         let quantiles =
             |values| json!({ "p50": quantile(values, 0.5), "p95": quantile(values, 0.95) });
         json!({
+            "mode": self.admin_orders.mode,
+            "excluded_nodes": self.admin_orders.excluded,
             "trainers": self.engine.trainers().len(),
             "pool_nodes": self.engine.pool().len(),
             "agents": self.agents.connected(),

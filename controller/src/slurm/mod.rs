@@ -70,6 +70,8 @@ pub struct SlurmSettings {
     pub private_nodes: bool,
     /// slurmctld's version.
     pub version: String,
+    /// Whether users see only their own usage (PrivateData=usage).
+    pub private_usage: bool,
 }
 
 /// A connection to the site's Slurm. Answers that have not changed since the
@@ -127,6 +129,7 @@ impl Slurm {
             private_jobs: u32::from(conf.private_data) & sys::BFT_PRIVATE_DATA_JOBS != 0,
             private_nodes: u32::from(conf.private_data) & sys::BFT_PRIVATE_DATA_NODES != 0,
             version: text::owned(conf.version),
+            private_usage: u32::from(conf.private_data) & sys::BFT_PRIVATE_DATA_USAGE != 0,
         };
         // SAFETY: `message` came from slurm_load_ctl_conf.
         unsafe { sys::slurm_free_ctl_conf(message) };

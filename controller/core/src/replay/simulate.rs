@@ -11,7 +11,7 @@ use super::{Admission, Finished, Objective, PoolEvent, Queue, Step, Tally, Train
 use crate::engine::{Action, Engine, EngineConfig, Event, Outcome};
 use crate::metric::Metric;
 use crate::node::NodeId;
-use crate::trainer::{TrainerId, TrainerInfo, TrainerState};
+use crate::trainer::{Terms, TrainerId, TrainerInfo, TrainerState};
 
 /// Trainers that are shown to the engine beyond those that run, when it admits them itself.
 const LOOKAHEAD: usize = 100;
@@ -433,6 +433,7 @@ impl Simulation {
                 up_s: spec.up_s,
                 down_s: spec.down_s,
                 max_stay_s: None,
+                terms: Terms::default(),
             }));
             self.trainers.insert(id, Simulated::new(spec));
         }
