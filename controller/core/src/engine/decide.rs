@@ -214,7 +214,7 @@ impl Engine {
                     let worker = self.pool[node].worker_of(*id);
                     worker.is_some_and(|worker| worker.phase == Phase::Found)
                 };
-                let runs = Self::is_undisturbed(trainer) || held.iter().any(is_found);
+                let runs = self.would_go_on(trainer) || held.iter().any(is_found);
                 let up_s = if runs { trainer.up_s() } else { 0.0 };
                 // Who waits for reasons of its own keeps the nodes where its workers
                 // are and gets no more.
@@ -281,10 +281,10 @@ impl Engine {
         }
     }
 
-    /// Whether `trainer` has a generation that would go on if nothing were changed.
-    fn is_undisturbed(trainer: &Trainer) -> bool {
-        Self::has_running_generation(trainer)
-            && trainer.run.as_ref().is_some_and(|run| !run.lost_member)
+    /// Whether `trainer` has a generation that goes on if nothing is changed.
+    fn would_go_on(&self, trainer: &Trainer) -> bool {
+        let restarts = trainer.run.as_ref().is_some_and(|run| run.lost_member);
+        Self::has_running_generation(trainer) && !(restarts && self.config.joint_restarts)
     }
 
     fn key(&self, node: NodeId) -> NodeKey {

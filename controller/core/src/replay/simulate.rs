@@ -164,6 +164,7 @@ impl Simulation {
             horizon_s: config.horizon_s,
             // The curves that the engine sees are objectives already.
             metric: Metric::Throughput,
+            joint_restarts: false,
             min_trainers,
             vacate_lead_s: latency.save_s + 3.0,
             worker_start_timeout_s: f64::INFINITY,
@@ -257,10 +258,10 @@ impl Simulation {
         &self.tally
     }
 
-    /// Nodes and name of each trainer that runs, in the order of admission.
-    pub fn allocation(&self) -> impl Iterator<Item = (TrainerId, &str, usize)> {
+    /// Number and nodes of each trainer that runs.
+    pub fn allocation(&self) -> impl Iterator<Item = (u64, usize)> {
         let running = self.trainers.iter().filter(|(_, t)| t.members > 0);
-        running.map(|(id, trainer)| (*id, trainer.spec.name.as_str(), trainer.members))
+        running.map(|(id, trainer)| (u64::from(id.0), trainer.members))
     }
 
     fn next_own_s(&self) -> f64 {
