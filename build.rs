@@ -27,7 +27,7 @@ mod slurm {
             .header("include/wrapper.h")
             .allowlist_function("slurm_.*|spank_.*|munge_.*")
             .allowlist_type("slurm.*|spank.*|munge.*|job_.*|node_.*|.*_msg_t|.*_info_t")
-            .allowlist_var("BFT_.*|SLURM.*|ESLURM.*|ESPANK.*|EMUNGE.*|MUNGE.*|JOB_.*|NODE_.*|NO_VAL.*|INFINITE.*|SHOW_.*|RESERVE_.*|SPANK_.*|S_.*")
+            .allowlist_var("BFT_.*|SLURM.*|ESLURM.*|ESPANK.*|EMUNGE.*|MUNGE.*|JOB_.*|NODE_.*|NO_VAL.*|INFINITE.*|SHOW_.*|RESERVE_.*|SPANK_.*|S_.*|PREEMPT_MODE_.*|PROLOG_FLAG_.*")
             .default_enum_style(bindgen::EnumVariation::Consts)
             .prepend_enum_name(false)
             .derive_default(true)
@@ -43,8 +43,10 @@ mod slurm {
                  is libclang installed (Debian: libclang-dev)?"
             ))
         });
-        // Cargo sets OUT_DIR for every build script.
-        let out = Path::new(&std::env::var_os("OUT_DIR").expect("OUT_DIR")).join("slurm.rs");
+        let Some(folder) = std::env::var_os("OUT_DIR") else {
+            fail("OUT_DIR is not set: this is a build script, which cargo runs");
+        };
+        let out = Path::new(&folder).join("slurm.rs");
         if let Err(error) = bindings.write_to_file(&out) {
             fail(&format!("{} could not be written: {error}", out.display()));
         }

@@ -5,6 +5,7 @@ mod reader;
 
 use std::path::{Path, PathBuf};
 
+use bftrainer::wire::MISSED_HEARTBEATS;
 use bftrainer_core::engine::EngineConfig;
 use bftrainer_core::metric::Metric;
 use thiserror::Error;
@@ -14,8 +15,15 @@ use reader::Reader;
 /// Where the file is when neither `--config` nor BFTRAINER_CONF says so.
 pub const DEFAULT_PATH: &str = "/etc/bftrainer/bftrainer.toml";
 
+/// Exit code for a configuration that must be mended before another start
+/// (sysexits.h: EX_CONFIG).
+pub const EX_CONFIG: u8 = 78;
+
 /// Largest file that is read, bytes.
 const MAX_BYTES: u64 = 1024 * 1024;
+
+/// A loss is noticed and reported so long after the last heartbeat that counts, seconds.
+const COLLATERAL_MARGIN_S: f64 = 2.0;
 
 /// What happens to an ended trainer's tasks that never ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +45,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// Munge's socket; `None` for the default one.
     pub munge_socket: Option<PathBuf>,
+    /// `host:port` on this host at which metrics are shown; `None` for nowhere.
+    pub metrics: Option<String>,
     /// Nodes that are never harvested.
     pub exclude_nodes: Vec<String>,
     /// Time between two looks at slurmctld.
@@ -65,7 +75,7 @@ pub struct Config {
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file can't be read.
-    #[error("{path}: {error}; give its place with --config or BFTRAINER_CONF")]
+    #[error("{path}: {error}; {}", unreadable_advice(error))]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -84,6 +94,16 @@ pub enum ConfigError {
         /// `FILE:LINE: what is wrong, what was expected`.
         problems: Vec<String>,
     },
+}
+
+fn unreadable_advice(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "give its place with --config or BFTRAINER_CONF",
+        std::io::ErrorKind::PermissionDenied => {
+            "SlurmUser and all users of the bftrainer commands must be able to read it (chmod a+r)"
+        }
+        _ => "it must be a readable file of TOML",
+    }
 }
 
 impl Config {
@@ -122,6 +142,7 @@ impl Config {
             "efficiency" => Metric::Efficiency { floor },
             _ => Metric::Speedup { exponent },
         };
+        let heartbeat_s = reader.number("heartbeat_s", 2.0, 0.2..=60.0);
         let engine = EngineConfig {
             horizon_s: reader.number("horizon_s", defaults.horizon_s, 1.0..=86_400.0),
             metric,
@@ -142,6 +163,9 @@ impl Config {
                 defaults.quarantine_max_s,
                 1.0..=604_800.0,
             ),
+            collateral_window_s: defaults
+                .collateral_window_s
+                .max(heartbeat_s * MISSED_HEARTBEATS + COLLATERAL_MARGIN_S),
             failures: reader.count("failures", defaults.failures as u32, 1..=100) as usize,
             ..defaults
         };
@@ -159,12 +183,13 @@ impl Config {
             munge_socket: reader
                 .optional_text("munge_socket", is_absolute, ABSOLUTE)
                 .map(PathBuf::from),
+            metrics: reader.optional_text("metrics", is_loopback_and_port, LOOPBACK_AND_PORT),
             exclude_nodes: reader.texts("exclude_nodes", is_word, "host lists, as [\"n[1-4]\"]"),
             poll_interval_s: reader.number("poll_interval_s", 2.0, 1.0..=60.0),
             max_tasks: reader.count("max_tasks", 8000, 1..=10_000_000),
             max_starts_per_s: reader.count("max_starts_per_s", 20, 1..=1000),
             place_timeout_s: reader.number("place_timeout_s", 10.0, 2.0..=600.0),
-            heartbeat_s: reader.number("heartbeat_s", 2.0, 0.2..=60.0),
+            heartbeat_s,
             parallel_fraction: reader.number("parallel_fraction", 0.98, 0.0..=1.0),
             up_s: reader.number("up_s", 20.0, 0.0..=86_400.0),
             down_s: reader.number("down_s", 10.0, 0.0..=86_400.0),
@@ -184,12 +209,24 @@ impl Config {
 }
 
 const HOST_AND_PORT: &str = "HOST:PORT, as \"slurm1:7115\"";
+const LOOPBACK_AND_PORT: &str = "a port of this host alone, as \"127.0.0.1:7116\"";
 const WORD: &str = "a name without spaces and commas";
 const ABSOLUTE: &str = "an absolute path";
 
 fn is_host_and_port(text: &str) -> bool {
     text.rsplit_once(':')
         .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p > 0))
+}
+
+fn is_loopback_and_port(text: &str) -> bool {
+    let is_loopback = |host: &str| {
+        let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+        host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+    };
+    is_host_and_port(text)
+        && text
+            .rsplit_once(':')
+            .is_some_and(|(host, _)| is_loopback(host))
 }
 
 fn is_word(text: &str) -> bool {
@@ -231,7 +268,8 @@ mod tests {
              lease_s = \"long\"\n\
              poll_interval_s = 0.1\n\
              closing = \"later\"\n\
-             exclude_nodes = [\"n1\", 2]\n",
+             exclude_nodes = [\"n1\", 2]\n\
+             metrics = \"0.0.0.0:7116\"\n",
         )
         .unwrap_err()
         .to_string();
@@ -243,6 +281,7 @@ mod tests {
             (4, "poll_interval_s: expected a number from 1 to 60"),
             (5, "closing: expected \"run\" or \"cancel\""),
             (6, "exclude_nodes: expected host lists"),
+            (7, "metrics: expected a port of this host alone"),
         ] {
             let start = format!("b.toml:{line}: {part}");
             assert!(
@@ -250,7 +289,31 @@ mod tests {
                 "{start} in\n{error}"
             );
         }
-        assert_eq!(lines.len(), 6, "{error}");
+        assert_eq!(lines.len(), 7, "{error}");
+    }
+
+    #[test]
+    fn a_file_that_can_not_be_read_is_told_apart_from_one_that_is_not_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = folder.path().join("b.toml");
+        let error = Config::read(&missing).unwrap_err().to_string();
+        assert!(error.contains("give its place with --config"), "{error}");
+        let denied = ConfigError::Unreadable {
+            path: missing,
+            error: std::io::ErrorKind::PermissionDenied.into(),
+        };
+        let error = denied.to_string();
+        assert!(error.contains("must be able to read it"), "{error}");
+        assert!(!error.contains("--config"), "{error}");
+        let error = Config::read(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("must be a readable file"), "{error}");
+    }
+
+    #[test]
+    fn a_failure_may_be_explained_as_long_as_a_silent_peer_takes_to_be_missed() {
+        assert_eq!(parse("").unwrap().engine.collateral_window_s, 8.0);
+        let config = parse("heartbeat_s = 30\n").unwrap();
+        assert_eq!(config.engine.collateral_window_s, 92.0);
     }
 
     #[test]

@@ -9,9 +9,17 @@ pub mod trace;
 #[cfg(feature = "slurm")]
 pub mod agent;
 #[cfg(feature = "slurm")]
+pub mod check;
+#[cfg(feature = "slurm")]
 pub mod cli;
 #[cfg(feature = "slurm")]
+pub mod clock;
+#[cfg(feature = "slurm")]
 pub mod daemon;
+#[cfg(feature = "slurm")]
+pub mod http;
+#[cfg(feature = "slurm")]
+pub mod metrics;
 #[cfg(feature = "slurm")]
 pub mod munge;
 #[cfg(feature = "slurm")]

@@ -25,15 +25,13 @@ impl Engine {
 
     /// When what decisions depend on changes next though nothing happens, epoch seconds.
     fn next_change_s(&self, now_s: f64) -> Option<f64> {
-        let nodes = self.pool.values();
-        let ends = nodes.filter_map(|node| self.unusable_at_s(node));
-        let quarantines = self.quarantines.iter();
-        let releases = quarantines
-            .filter(|(node, _)| self.pool.contains_key(node))
-            .map(|(_, quarantine)| quarantine.until_s);
-        let resumptions = self.trainers.values().map(|trainer| trainer.resume_at_s);
-        let times_s = ends.chain(releases).chain(resumptions);
-        times_s.filter(|time_s| now_s < *time_s).reduce(f64::min)
+        let nodes = self.pool.iter().flat_map(|(id, node)| {
+            let released_s = self.fault_ends_s(*id);
+            self.unusable_at_s(node).into_iter().chain(released_s)
+        });
+        let trainers = self.trainers.values().map(|it| it.resume_at_s);
+        let ahead = nodes.chain(trainers);
+        ahead.filter(|time_s| now_s < *time_s).reduce(f64::min)
     }
 }
 
