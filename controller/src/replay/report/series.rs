@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn many_steps_make_few_points_with_the_same_mean() {
         let mut series = Series::default();
-        for event in 0..100_000 {
+        for event in 0..100_000u32 {
             let step = Step {
                 time_s: f64::from(event),
                 pool: (event % 2) as usize * 10,
