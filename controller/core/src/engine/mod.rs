@@ -40,6 +40,9 @@ pub struct EngineConfig {
     pub horizon_s: f64,
     /// What is maximised.
     pub metric: Metric,
+    /// Whether nodes that a trainer gets when it has to restart anyway, as it has lost
+    /// others, cost it nothing more. The paper's cost model charges them all the same.
+    pub joint_restarts: bool,
     /// Fewest trainers that are admitted when so many wait.
     pub min_trainers: usize,
     /// Free nodes with a shorter planned stay are left alone.
@@ -77,6 +80,7 @@ impl Default for EngineConfig {
         EngineConfig {
             horizon_s: 60.0,
             metric: Metric::default(),
+            joint_restarts: true,
             min_trainers: 30,
             min_hole_s: 60.0,
             plan_grid_s: 0.0,
@@ -199,7 +203,10 @@ impl Engine {
             return wake_up.into_iter().collect();
         }
         self.wake_at_s = None;
-        self.check_deadlines(now_s);
+        self.judge_failures(now_s);
+        if is_awaited {
+            self.check_deadlines(now_s);
+        }
         self.decide_and_drive(now_s);
         self.wake_at_workers_deadlines();
         self.stop_nobody_who_is_gone();
@@ -235,6 +242,8 @@ impl Engine {
     pub fn set_config(&mut self, config: EngineConfig) {
         self.config = config;
         self.decision_due = true;
+        // Deadlines may have come nearer.
+        self.wake_at_s = Some(f64::MIN);
     }
 
     /// The pool's nodes.
@@ -262,13 +271,12 @@ impl Engine {
     /// From when on the node's planned end forbids its use, epoch seconds: a
     /// worker that is there leaves just in time, a new one needs longer.
     fn unusable_at_s(&self, node: &PoolNode) -> Option<f64> {
+        let end_s = node.hole_end_s?;
         let stays = node
             .assigned
             .filter(|trainer| node.keeps_worker_of(*trainer));
         match stays {
-            Some(trainer) => node
-                .hole_end_s
-                .map(|end_s| end_s - self.vacate_lead_s(trainer)),
+            Some(trainer) => Some(end_s - self.vacate_lead_s(trainer)),
             None => self
                 .last_start_s(node)
                 .map(|time_s| time_s - self.start_lead_s()),

@@ -153,16 +153,16 @@ impl Engine {
             let worker = self.pool[node].worker_of(trainer.info.id);
             worker.is_some_and(|worker| worker.phase == Phase::Found)
         };
-        match Self::is_undisturbed(trainer) || held.iter().any(is_found) {
+        match self.would_go_on(trainer) || held.iter().any(is_found) {
             true => trainer.up_s(),
             false => 0.0,
         }
     }
 
-    /// Whether `trainer` has a generation that would go on if nothing were changed.
-    fn is_undisturbed(trainer: &Trainer) -> bool {
-        Self::has_running_generation(trainer)
-            && trainer.run.as_ref().is_some_and(|run| !run.lost_member)
+    /// Whether `trainer` has a generation that goes on if nothing is changed.
+    fn would_go_on(&self, trainer: &Trainer) -> bool {
+        let restarts = trainer.run.as_ref().is_some_and(|run| run.lost_member);
+        Self::has_running_generation(trainer) && !(restarts && self.config.joint_restarts)
     }
 
     /// The most nodes that a trainer wants. Who waits for reasons of its own keeps the nodes
