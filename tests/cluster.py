@@ -239,18 +239,10 @@ class ClusterTest(unittest.TestCase):
 
     def wait_for(self, predicate, what, deadline_s=PATIENCE_S):
         """Returns what `predicate` returns as soon as that is true."""
-        began = time.monotonic()
-        while True:
-            found = predicate()
-            if found:
-                return found
-            if time.monotonic() - began > deadline_s:
-                self.fail(
-                    "not within {:g} s: {}\nlast seen: {!r}\n{}".format(
-                        deadline_s, what, found, self.cluster.portrait(self.dir)
-                    )
-                )
-            time.sleep(0.1)
+        def portrait():
+            return self.cluster.portrait(self.dir)
+
+        return await_state(predicate, what, deadline_s, portrait)
 
     # Jobs.
 
@@ -329,6 +321,20 @@ class ClusterTest(unittest.TestCase):
             )
 
         self.wait_for(ended, "all tasks of T{} are {}".format(trainer, state))
+
+
+def await_state(predicate, what, deadline_s, portrait):
+    """Returns what `predicate` returns as soon as that is true; AssertionError at the
+    deadline, with what `portrait` says."""
+    began_s = time.monotonic()
+    while True:
+        found = predicate()
+        if found:
+            return found
+        if time.monotonic() - began_s > deadline_s:
+            message = "not within {:g} s: {}\nlast seen: {!r}\n{}"
+            raise AssertionError(message.format(deadline_s, what, found, portrait()))
+        time.sleep(0.1)
 
 
 def fields(line):
