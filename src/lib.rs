@@ -2,6 +2,7 @@
 //! site's Slurm, the trainer specification, the hint and the wire messages.
 
 pub mod hint;
+pub mod plugin_args;
 pub mod spec;
 pub mod wire;
 

@@ -14,6 +14,10 @@ use reader::Reader;
 /// Where the file is when neither `--config` nor BFTRAINER_CONF says so.
 pub const DEFAULT_PATH: &str = "/etc/bftrainer/bftrainer.toml";
 
+/// Exit code for a configuration that must be mended before another start
+/// (sysexits.h: EX_CONFIG).
+pub const EX_CONFIG: u8 = 78;
+
 /// Largest file that is read, bytes.
 const MAX_BYTES: u64 = 1024 * 1024;
 

@@ -7,6 +7,8 @@ pub mod solver;
 #[cfg(feature = "slurm")]
 pub mod agent;
 #[cfg(feature = "slurm")]
+pub mod check;
+#[cfg(feature = "slurm")]
 pub mod cli;
 #[cfg(feature = "slurm")]
 pub mod daemon;

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bftrainer::spec::{self, Spec};
 use bftrainer::sys;
 
-use crate::args::Args;
 use crate::option::{self, Given};
 use crate::sbatch_options::SbatchOptions;
 use crate::slurm::{self, Context, refuse};
 use crate::tag::{self, Site};
+use bftrainer::plugin_args::Args;
 
 /// `sbatch --bftrainer=help` has no script: it is answered here, before sbatch
 /// waits for one on standard input. Behind other options the value is answered

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bftrainer::hint;
 
-use crate::args::Args;
+use bftrainer::plugin_args::Args;
 
 /// Longest that a controller given by name may hold up a job. A numeric address
 /// costs nothing; a name that the resolver does not answer in this time costs

@@ -6,7 +6,6 @@
 //! only those that are used exist.
 
 mod allocator;
-mod args;
 mod job_script;
 mod option;
 mod prepare;
@@ -22,8 +21,8 @@ use std::sync::Once;
 
 use bftrainer::sys;
 
-use crate::args::Args;
 use crate::slurm::Context;
+use bftrainer::plugin_args::Args;
 
 /// The name in Slurm's messages and in the option's environment variables.
 #[unsafe(no_mangle)]

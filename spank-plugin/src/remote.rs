@@ -8,11 +8,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bftrainer::sys;
 
-use crate::args::Args;
 use crate::option::{self, Given};
 use crate::prepare;
 use crate::slurm::{c_string, say};
 use crate::task_env::{TaskEnv, c_strings};
+use bftrainer::plugin_args::Args;
 
 /// The exit code of a tagged task whose agent can't be run (sysexits' TEMPFAIL):
 /// its script must not train alone beside the other tasks.

@@ -40,6 +40,10 @@ enum Command {
     /// Show what rank 0 of a trainer has written
     Logs(cli::LogsArgs),
     #[cfg(feature = "slurm")]
+    /// Check the configuration and the live site, and say what to write
+    #[command(disable_help_flag = true)]
+    Check(cli::CheckArgs),
+    #[cfg(feature = "slurm")]
     /// Report progress from a training script
     Progress(progress::Args),
     #[cfg(feature = "slurm")]
@@ -71,6 +75,8 @@ fn main() -> ExitCode {
         Command::Why(args) => cli::why(&args),
         #[cfg(feature = "slurm")]
         Command::Logs(args) => cli::logs(&args),
+        #[cfg(feature = "slurm")]
+        Command::Check(args) => cli::check(&args),
         #[cfg(feature = "slurm")]
         Command::Progress(args) => progress::run(&args),
         #[cfg(feature = "slurm")]

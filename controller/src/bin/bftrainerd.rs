@@ -3,13 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use bftrainer_controller::config::Config;
-use bftrainer_controller::{daemon, solver};
+use bftrainer_controller::config::{Config, EX_CONFIG};
+use bftrainer_controller::{check, daemon, solver};
 use clap::Parser;
-
-/// Exit code for a configuration that must be mended before another start
-/// (sysexits.h: EX_CONFIG).
-const EX_CONFIG: u8 = 78;
 
 /// Fills a Slurm cluster's idle nodes with elastic training.
 #[derive(Parser)]
@@ -35,6 +31,10 @@ fn main() -> ExitCode {
             return ExitCode::from(EX_CONFIG);
         }
     };
+    if !check::passes_at_start(&config) {
+        eprintln!("bftrainerd: not started: see the errors above; bftrainer check shows all");
+        return ExitCode::from(EX_CONFIG);
+    }
     match daemon::run(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -1,6 +1,7 @@
 //! The commands of `bftrainer` that ask the controller and show its answer.
 
 mod ask;
+mod check;
 mod logs;
 mod table;
 
@@ -8,6 +9,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+pub use check::{CheckArgs, check};
 pub use logs::{LogsArgs, logs};
 pub use table::OutputArgs;
 

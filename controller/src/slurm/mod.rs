@@ -3,6 +3,7 @@
 
 mod job;
 mod node;
+mod site;
 mod text;
 mod update;
 
@@ -15,6 +16,7 @@ use thiserror::Error;
 
 pub use job::{BaseState, JobRecord, JobSelection};
 pub use node::{NodeBase, NodeRecord, ReservationRecord};
+pub use site::{ENFORCE_LIMITS, Minutes, PartitionRecord, Site, SiteConf};
 pub use update::{TaskName, TaskUpdate};
 
 /// What went wrong in a call to slurmctld.
@@ -160,6 +162,11 @@ pub fn is_limit_reason(reason: u32) -> bool {
     LIMITS
         .iter()
         .any(|(first, last)| (*first..=*last).contains(&reason))
+}
+
+/// The value of `key=value` in a comma-separated list of options.
+pub fn option_value<'a>(options: &'a str, key: &str) -> Option<&'a str> {
+    text::option_value(options, key)
 }
 
 /// The host names of a host list such as `n[1-3,7]`.
