@@ -12,6 +12,7 @@ import pwd
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -88,8 +89,17 @@ class Cluster:
     def stop_controller(self):
         self.dev_cluster("stop-bftrainerd")
 
+    def kill(self, daemon):
+        """kill -9; `up` starts it again."""
+        os.kill(self.pid_of(daemon), signal.SIGKILL)
+
+    def start_missing(self):
+        """Starts the daemons that do not run."""
+        self.dev_cluster("up")
+
     def pid_of(self, daemon):
-        return int((self.dir / "run" / (daemon + ".pid")).read_text())
+        folder = "munge" if daemon == "munged" else "run"
+        return int((self.dir / folder / (daemon + ".pid")).read_text())
 
     # Commands.
 
@@ -277,10 +287,31 @@ class ClusterTest(unittest.TestCase):
         job = self.cluster.job(job_id)
         return job and job["JobState"]
 
+    def assert_counted(self):
+        """No sample of this test's counting trainer was lost, and none was counted by a
+        generation after a newer one had begun."""
+        lines = (self.dir / "counted.log").read_text().splitlines()
+        last_generation = last = 0
+        for generation, sample in (map(int, line.split()) for line in lines):
+            self.assertGreaterEqual(generation, last_generation)
+            if generation == last_generation:
+                self.assertEqual(sample, last + 1)
+            else:
+                # Between the line and the checkpoint a rank may have been killed.
+                self.assertIn(sample, (last, last + 1))
+            last_generation, last = generation, sample
+
     def wait_state(self, job_id, state):
         self.wait_for(
             lambda: self.state_of(job_id) == state, "job {} is {}".format(job_id, state)
         )
+
+    def wait_saved(self):
+        """Until slurmctld has written all that it knows now: what it forgets is not ours."""
+        now_s = time.time()
+        self.sbatch("--hold", self.script("true"))
+        state = self.cluster.dir / "state/job_state"
+        self.wait_for(lambda: state.stat().st_mtime > now_s, "slurmctld has saved its state")
 
     # Trainers.
 

@@ -121,9 +121,20 @@ impl Brain {
             return;
         };
         let closing = array.verdict.is_some();
+        let mut lingering = Vec::new();
         for (task_id, task) in &mut array.tasks {
             match task.turn(now_s, patience_s) {
                 Turn::AsAsked => {}
+                Turn::Lingers if closing => {
+                    // Tried again after as long.
+                    task.plan = Plan::Gone {
+                        restart_count: task.restart_count,
+                        since_s: now_s,
+                    };
+                    lingering.push(*task_id);
+                }
+                // It is found as a worker that nobody placed.
+                Turn::Lingers => {}
                 Turn::NotStarted { node: name } => events.push(Event::PlaceFailed {
                     trainer,
                     node: self.engine.names.intern(&name),
@@ -158,6 +169,13 @@ impl Brain {
                     }
                 }
             }
+        }
+        if !lingering.is_empty() {
+            self.change(
+                tasks(id, lingering),
+                ChangeKind::RequeueHold,
+                Purpose::Close,
+            );
         }
     }
 

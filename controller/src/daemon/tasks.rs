@@ -108,6 +108,8 @@ pub enum Turn {
         /// Whether Slurm has queued it again.
         requeued: bool,
     },
+    /// Its worker has long been gone, but for Slurm it still runs.
+    Lingers,
 }
 
 /// What was asked of a task.
@@ -239,10 +241,15 @@ impl Task {
                 since_s,
             } => {
                 let same_run = self.runs() && self.restart_count == restart_count;
-                if !same_run || now_s - since_s > patience_s {
+                let lingers = same_run && now_s - since_s > patience_s;
+                if !same_run || lingers {
                     self.plan = Plan::Rest;
                 }
-                Turn::AsAsked
+                if lingers {
+                    Turn::Lingers
+                } else {
+                    Turn::AsAsked
+                }
             }
         }
     }
