@@ -11,6 +11,8 @@ import selectors
 import socket
 import threading
 
+from nodes import node_of
+
 BLOCK_BYTES = 65536
 
 
@@ -24,6 +26,18 @@ class Proxy:
         self.cut_off = lambda node: False
         self.connections = []
         threading.Thread(target=self._accept, daemon=True).start()
+
+    @classmethod
+    def of(cls, cluster):
+        """A proxy through which agents that start from now on reach the cluster's controller, until
+        the cluster's configuration is written anew."""
+        toml = (cluster.dir / "bftrainer.toml").read_text()
+        port = int(re.search(r'^controller = ".*:(\d+)"', toml, re.MULTILINE)[1])
+        proxy = cls(port)
+        plugin = cluster.dir / "plugstack.conf.d/bftrainer.conf"
+        line = plugin.read_text()
+        plugin.write_text(line.replace(":{} ".format(port), ":{} ".format(proxy.port)))
+        return proxy
 
     def cut(self, *nodes):
         """Nothing passes from and to these nodes' agents; without nodes, to nobody."""
@@ -117,13 +131,3 @@ def inode_of(port):
         if int(columns[1].split(":")[1], 16) == port:
             return columns[9]
     return None
-
-
-def node_of(pid):
-    """The Slurm node that a process of a job runs on; None when it is none's."""
-    try:
-        environment = pathlib.Path("/proc/{}/environ".format(pid)).read_bytes()
-    except OSError:
-        return None
-    found = re.search(rb"(?:^|\0)SLURMD_NODENAME=([^\0]*)", environment)
-    return found and found[1].decode()

@@ -4,14 +4,12 @@ trainings go on, nothing is lost or counted twice, and nothing is left.
 Run: python3 tests/test_outages.py (after cargo build --release --workspace)
 """
 
-import os
-import re
-import signal
 import time
 import unittest
 
 from cluster import COUNT, ClusterTest
-from proxy import Proxy, node_of
+from nodes import freeze, pids_on, thaw
+from proxy import Proxy
 from training import FOR_EVER, SPEED, STEERED, TrainingTest
 
 
@@ -73,8 +71,8 @@ class Daemons(OutageTest):
         trainer, row = self.growing()
         self.wait_saved()
         self.cluster.kill("slurmctld")
-        self.go()
         self.cluster.start_missing()
+        self.go()
         self.wait_more(trainer, 4, row)
         self.assert_finishes(trainer)
 
@@ -115,6 +113,12 @@ class Daemons(OutageTest):
     def test_munged_is_killed_and_ranks_train_on(self):
         trainer = self.counter("1-4")
         row = self.wait_trains(trainer, 4)
+        # Nobody can raise limits without munge; fresh workers have a minute.
+        self.wait_for(
+            lambda: {task["TimeLimit"] for task in self.cluster.tasks(trainer).values()}
+            == {"00:30:00"},
+            "all workers have their lease",
+        )
         self.cluster.kill("munged")
         self.wait_for(
             lambda: "slurmctld can't be asked" in self.cluster.controller_log(),
@@ -165,13 +169,8 @@ class Network(OutageTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        toml = (cls.cluster.dir / "bftrainer.toml").read_text()
-        port = int(re.search(r'^controller = ".*:(\d+)"', toml, re.MULTILINE)[1])
-        cls.proxy = Proxy(port)
+        cls.proxy = Proxy.of(cls.cluster)
         cls.addClassCleanup(cls.proxy.close)
-        plugin = cls.cluster.dir / "plugstack.conf.d/bftrainer.conf"
-        line = plugin.read_text()
-        plugin.write_text(line.replace(":{} ".format(port), ":{} ".format(cls.proxy.port)))
 
     def setUp(self):
         ClusterTest.setUp(self)
@@ -203,7 +202,7 @@ class Network(OutageTest):
         row = self.wait_trains(trainer, 3, after=row)
         self.assertNotIn(node, row["node_list"])
         self.wait_for(
-            lambda: self.cluster.node_states()[node] == "idle" and not self.ranks_on(node),
+            lambda: self.cluster.node_states()[node] == "idle" and not pids_on(self.cluster, node),
             "no rank is left on {}".format(node),
         )
         self.proxy.heal()
@@ -246,9 +245,6 @@ class Network(OutageTest):
             "{} agents are connected".format(count),
         )
 
-    def ranks_on(self, node):
-        return [pid for pid, _ in self.cluster.processes() if node_of(pid) == node]
-
 
 class Nodes(TrainingTest):
     CONF = ["SlurmdTimeout=8"]
@@ -267,7 +263,7 @@ class Nodes(TrainingTest):
         row = self.wait_trains(trainer, 3, after=row)
         self.assertNotIn(node, row["node_list"])
         self.wait_for(
-            lambda: not self.ranks_on(node), "no process of the old step is left on " + node
+            lambda: not pids_on(self.cluster, node), "no process of the old step is left on " + node
         )
         self.cluster.start_missing()
         self.assertIn(node, self.wait_trains(trainer, 4, after=row)["node_list"])
@@ -282,13 +278,13 @@ class Nodes(TrainingTest):
         )
         row = self.wait_trains(trainer, 1)
         node = row["node_list"][0]
-        frozen = self.freeze(node)
+        frozen = freeze(self.cluster, node)
+        self.addCleanup(thaw, frozen)
         row = self.wait_trains(trainer, 1, after=row)
         self.assertNotEqual(row["node_list"][0], node)
-        for pid in frozen:
-            os.kill(pid, signal.SIGCONT)
+        thaw(frozen)
         self.wait_for(
-            lambda: not self.ranks_on(node), "no process of the old run is left on " + node
+            lambda: not pids_on(self.cluster, node), "no process of the old run is left on " + node
         )
         # It has trained on meanwhile, in the same generation.
         after = self.wait_for(
@@ -306,20 +302,6 @@ class Nodes(TrainingTest):
         self.regular("-w", after["node_list"][0], seconds=1)
         self.wait_ended(trainer, "COMPLETED")
         self.assert_same_losses()
-
-    def freeze(self, node):
-        """Stops everything on a node, as when a machine hangs: slurmd, steps, agents, ranks."""
-        pids = self.ranks_on(node)
-        steps = {parent_of(pid) for pid in pids} - set(pids)
-        steps = {pid for pid in steps if command_name(pid).startswith("slurmstepd")}
-        frozen = [self.cluster.pid_of("slurmd-" + node), *sorted(steps), *pids]
-        for pid in frozen:
-            os.kill(pid, signal.SIGSTOP)
-        self.addCleanup(thaw, frozen)
-        return frozen
-
-    def ranks_on(self, node):
-        return [pid for pid, _ in self.cluster.processes() if node_of(pid) == node]
 
 
 class WithoutController(OutageTest):
@@ -368,24 +350,6 @@ class WithoutController(OutageTest):
             for task in tasks
             if task["JobState"] == "RUNNING"
         }
-
-
-def parent_of(pid):
-    with open("/proc/{}/stat".format(pid)) as file:
-        return int(file.read().rsplit(")", 1)[1].split()[1])
-
-
-def command_name(pid):
-    with open("/proc/{}/comm".format(pid)) as file:
-        return file.read().strip()
-
-
-def thaw(pids):
-    for pid in pids:
-        try:
-            os.kill(pid, signal.SIGCONT)
-        except ProcessLookupError:
-            pass
 
 
 if __name__ == "__main__":

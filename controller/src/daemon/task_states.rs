@@ -11,7 +11,7 @@ use super::brain::Brain;
 use super::observe::tasks;
 use super::slurm_thread::{ChangeKind, Purpose};
 use super::tasks::{Plan, Task, Turn};
-use crate::slurm::{BaseState, NodeBase, TaskUpdate, is_limit_reason};
+use crate::slurm::{BaseState, NodeBase, TaskUpdate, is_own_reason};
 
 /// A task whose worker is gone and that still runs after this is found again
 /// and removed by force, seconds over KillWait.
@@ -257,7 +257,7 @@ impl Brain {
                 let Plan::Placed { node, deadline_s } = &task.plan else {
                     continue;
                 };
-                let limited = is_limit_reason(task.wait_reason);
+                let limited = is_own_reason(task.wait_reason);
                 // A task that can't start is held at once: Slurm skips the rest of an
                 // array after one of its tasks was looked at in vain.
                 let is_taken = self.nodes.get(node).is_none_or(|node| {
@@ -282,7 +282,7 @@ impl Brain {
             let is_free = is_idle && !self.planned.contains_key(&name);
             let (fault, reason) = match (limited, is_free) {
                 (true, _) => {
-                    let reason = "its tasks wait for a limit of its user, account or QOS (squeue)";
+                    let reason = "its tasks wait for a limit, licence or dependency (squeue -r shows which)";
                     (PlaceFault::Trainer, reason.to_owned())
                 }
                 // Where a job is planned, waiting for backfill says nothing of the node.

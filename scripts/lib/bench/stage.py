@@ -15,14 +15,15 @@ RANKS = ROOT / "scripts/lib/bench/ranks.sh"
 REGULAR = ROOT / "scripts/lib/bench/regular.sh"
 PATIENCE_S = 120.0
 
+# Where tests look more often and wait longer than the product does by itself.
+DEFAULTS = ["poll_interval_s = 2", "place_timeout_s = 10"]
+
 
 class Stage:
     """`with Stage(...) as stage`: the cluster is up inside, and gone afterwards."""
 
-    def __init__(self, nodes):
-        # A trainer's steady state is to be measured: the product's own settings.
-        settings = ["poll_interval_s = 2", "place_timeout_s = 10"]
-        self.cluster = Cluster(nodes, bftrainer_conf=settings)
+    def __init__(self, nodes, conf=(), bftrainer_conf=DEFAULTS):
+        self.cluster = Cluster(nodes, conf, bftrainer_conf)
         self.dir = self.cluster.folder / "jobs"
         self.jobs = 0
 
