@@ -41,6 +41,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// Munge's socket; `None` for the default one.
     pub munge_socket: Option<PathBuf>,
+    /// `host:port` on this host at which metrics are shown; `None` for nowhere.
+    pub metrics: Option<String>,
     /// Nodes that are never harvested.
     pub exclude_nodes: Vec<String>,
     /// Time between two looks at slurmctld.
@@ -163,6 +165,7 @@ impl Config {
             munge_socket: reader
                 .optional_text("munge_socket", is_absolute, ABSOLUTE)
                 .map(PathBuf::from),
+            metrics: reader.optional_text("metrics", is_loopback_and_port, LOOPBACK_AND_PORT),
             exclude_nodes: reader.texts("exclude_nodes", is_word, "host lists, as [\"n[1-4]\"]"),
             poll_interval_s: reader.number("poll_interval_s", 2.0, 1.0..=60.0),
             max_tasks: reader.count("max_tasks", 8000, 1..=10_000_000),
@@ -188,12 +191,24 @@ impl Config {
 }
 
 const HOST_AND_PORT: &str = "HOST:PORT, as \"slurm1:7115\"";
+const LOOPBACK_AND_PORT: &str = "a port of this host alone, as \"127.0.0.1:7116\"";
 const WORD: &str = "a name without spaces and commas";
 const ABSOLUTE: &str = "an absolute path";
 
 fn is_host_and_port(text: &str) -> bool {
     text.rsplit_once(':')
         .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p > 0))
+}
+
+fn is_loopback_and_port(text: &str) -> bool {
+    let is_loopback = |host: &str| {
+        let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+        host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+    };
+    is_host_and_port(text)
+        && text
+            .rsplit_once(':')
+            .is_some_and(|(host, _)| is_loopback(host))
 }
 
 fn is_word(text: &str) -> bool {
@@ -235,7 +250,8 @@ mod tests {
              lease_s = \"long\"\n\
              poll_interval_s = 0.1\n\
              closing = \"later\"\n\
-             exclude_nodes = [\"n1\", 2]\n",
+             exclude_nodes = [\"n1\", 2]\n\
+             metrics = \"0.0.0.0:7116\"\n",
         )
         .unwrap_err()
         .to_string();
@@ -247,6 +263,7 @@ mod tests {
             (4, "poll_interval_s: expected a number from 1 to 60"),
             (5, "closing: expected \"run\" or \"cancel\""),
             (6, "exclude_nodes: expected host lists"),
+            (7, "metrics: expected a port of this host alone"),
         ] {
             let start = format!("b.toml:{line}: {part}");
             assert!(
@@ -254,7 +271,7 @@ mod tests {
                 "{start} in\n{error}"
             );
         }
-        assert_eq!(lines.len(), 6, "{error}");
+        assert_eq!(lines.len(), 7, "{error}");
     }
 
     #[test]

@@ -13,6 +13,10 @@ pub mod cli;
 #[cfg(feature = "slurm")]
 pub mod daemon;
 #[cfg(feature = "slurm")]
+pub mod http;
+#[cfg(feature = "slurm")]
+pub mod metrics;
+#[cfg(feature = "slurm")]
 pub mod munge;
 #[cfg(feature = "slurm")]
 pub mod net;

@@ -16,7 +16,9 @@ pub struct NodeId(pub u32);
 pub struct NodeNames {
     names: Vec<String>,
     ids: HashMap<String, NodeId>,
-    /// Position of each node in host order; renewed by [`NodeNames::sort`].
+    /// The nodes in host order; renewed by [`NodeNames::sort`].
+    order: Vec<u32>,
+    /// Position of each node in `order`.
     ranks: Vec<u32>,
 }
 
@@ -47,11 +49,14 @@ impl NodeNames {
         if self.ranks.len() == self.names.len() {
             return;
         }
-        let mut order: Vec<usize> = (0..self.names.len()).collect();
-        order.sort_by(|a, b| natural_order(&self.names[*a], &self.names[*b]));
-        self.ranks = vec![0; self.names.len()];
-        for (rank, index) in order.into_iter().enumerate() {
-            self.ranks[index] = rank as u32;
+        // What is in order already makes one run, which a stable sort only merges.
+        self.order
+            .extend(self.ranks.len() as u32..self.names.len() as u32);
+        let name = |index: &u32| &self.names[*index as usize];
+        self.order.sort_by(|a, b| natural_order(name(a), name(b)));
+        self.ranks.resize(self.names.len(), 0);
+        for (rank, index) in (0..).zip(&self.order) {
+            self.ranks[*index as usize] = rank;
         }
     }
 
@@ -72,6 +77,7 @@ impl From<Vec<String>> for NodeNames {
         let mut nodes = NodeNames {
             names,
             ids,
+            order: Vec::new(),
             ranks: Vec::new(),
         };
         nodes.sort();

@@ -33,6 +33,23 @@ impl PoolNode {
         }
     }
 
+    /// Whether nothing is to be done here: free, or used by whom it is assigned to.
+    pub fn is_at_rest(&self) -> bool {
+        match (self.assigned, &self.worker) {
+            (Some(trainer), Some(worker)) => {
+                worker.trainer == trainer && worker.phase == Phase::Member
+            }
+            (assigned, worker) => assigned.is_none() && worker.is_none(),
+        }
+    }
+
+    /// Whom it is assigned to and whose worker is here, each once.
+    pub fn trainers(&self) -> impl Iterator<Item = TrainerId> {
+        let worker = self.worker.as_ref().map(|worker| worker.trainer);
+        let other = worker.filter(|trainer| self.assigned != Some(*trainer));
+        self.assigned.into_iter().chain(other)
+    }
+
     /// The worker here when it is `trainer`'s.
     pub fn worker_of(&self, trainer: TrainerId) -> Option<&Worker> {
         self.worker

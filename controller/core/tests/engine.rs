@@ -61,7 +61,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(cases(300))]
+    #![proptest_config(cases(2000))]
 
     #[test]
     fn an_engine_rebuilt_from_a_snapshot_goes_on_as_the_old_one(
@@ -74,6 +74,15 @@ proptest! {
         world.run(&after);
         world.pass(100.0);
         prop_assert!(world.twins_agree());
+    }
+
+    #[test]
+    fn decisions_are_made_whenever_they_would_change_something(
+        setup in setups(true), ops in sequences(foul()),
+    ) {
+        // Each call compares the engine with one that decides anew.
+        let setup = Setup { free_restarts: true, ..setup };
+        live_through(&setup, &ops);
     }
 
     #[test]

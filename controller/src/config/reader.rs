@@ -178,6 +178,7 @@ pub const ALL_KEYS_FOR_TESTS: &[&str] = &[
     "partition",
     "state_dir",
     "munge_socket",
+    "metrics",
     "exclude_nodes",
     "poll_interval_s",
     "max_tasks",

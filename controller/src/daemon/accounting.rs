@@ -6,6 +6,7 @@ use bftrainer_core::pool::Phase;
 use bftrainer_core::trainer::{RunState, Trainer};
 
 use super::brain::Brain;
+use crate::metrics::{Departure, Metrics};
 use crate::store::Record;
 
 /// Latencies that are kept for the quantiles.
@@ -45,6 +46,8 @@ pub struct Accounting {
     pub start_s: VecDeque<f64>,
     /// From the order to leave to Slurm's answer, seconds.
     pub release_s: VecDeque<f64>,
+    /// The same and more, for Prometheus.
+    pub metrics: Metrics,
 }
 
 impl Accounting {
@@ -57,6 +60,7 @@ impl Accounting {
     pub fn started(&mut self, node: &str, now_s: f64) {
         if let Some(placed_s) = self.placed_s.remove(node) {
             keep(&mut self.start_s, now_s - placed_s);
+            self.metrics.start_s.observe(now_s - placed_s);
         }
     }
 
@@ -70,11 +74,13 @@ impl Accounting {
     pub fn left(&mut self, node: &str, now_s: f64) {
         if let Some(ordered_s) = self.leave_ordered_s.remove(node) {
             keep(&mut self.release_s, now_s - ordered_s);
+            self.metrics.release_s.observe(now_s - ordered_s);
         }
     }
 
     /// Slurm took `node` from its worker.
-    pub fn preempted(&mut self, node: &str, now_s: f64) {
+    pub fn preempted(&mut self, node: &str, departure: Departure, now_s: f64) {
+        self.metrics.preempted(departure);
         self.placed_s.remove(node);
         keep(&mut self.preemptions, (now_s, node.to_owned()));
     }
@@ -117,6 +123,7 @@ impl Brain {
         }
         let mut pool = 0usize;
         let mut usable = 0usize;
+        let mut held = 0usize;
         for node in self.engine.pool().values() {
             // A worker on its way out no longer offers its node.
             if node.worker.as_ref().is_some_and(|worker| {
@@ -125,6 +132,7 @@ impl Brain {
                 continue;
             }
             pool += 1;
+            held += usize::from(node.worker.is_some());
             let left_s = node.hole_end_s.map_or(f64::INFINITY, |end_s| end_s - now_s);
             let trains = node
                 .worker
@@ -134,9 +142,14 @@ impl Brain {
         }
         self.accounting.pool_node_s += pool as f64 * gap_s;
         self.accounting.usable_node_s += usable as f64 * gap_s;
+        let metrics = &self.accounting.metrics;
+        metrics.pool_node_s.inc_by(pool as f64 * gap_s);
+        metrics.usable_node_s.inc_by(usable as f64 * gap_s);
+        metrics.held_node_s.inc_by(held as f64 * gap_s);
         for (id, trainer) in self.engine.trainers() {
             let node_s = running_nodes(trainer) as f64 * gap_s;
             self.accounting.harvested_node_s += node_s;
+            self.accounting.metrics.harvested_node_s.inc_by(node_s);
             if let Some(array) = self.arrays.get_mut(&id.0) {
                 array.harvested_node_s += node_s;
                 if node_s > 0.0 {

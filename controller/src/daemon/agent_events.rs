@@ -9,6 +9,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::agents::{Parked, TaskKey};
 use super::brain::Brain;
 use super::tasks::Plan;
+use crate::metrics::Departure;
 
 impl Brain {
     pub(super) fn agent_joined(
@@ -230,7 +231,7 @@ impl Brain {
         };
         task.left = Some((name.clone(), now_s));
         let reason = if preempted {
-            self.accounting.preempted(&name, now_s);
+            self.accounting.preempted(&name, Departure::Graceful, now_s);
             self.taken.insert(name, now_s);
             self.doubt_pool(now_s, events);
             LossReason::Preempted

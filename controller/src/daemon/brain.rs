@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::mpsc::Sender;
+use std::time::Instant;
 
 use bftrainer_core::engine::{Decision, Engine, EngineConfig, Event};
 use bftrainer_core::trainer::TrainerId;
@@ -13,6 +14,7 @@ use super::agents::Agents;
 use super::slurm_thread::{Change, ChangeKind, Order, Purpose, Report};
 use super::tasks::Array;
 use crate::config::Config;
+use crate::metrics::{Outcome, Solver};
 use crate::slurm::{NodeRecord, ReservationRecord, SlurmSettings, TaskName};
 use crate::store::{Memory, Record, Store};
 
@@ -172,7 +174,14 @@ impl Brain {
                 }
                 Input::Disconnected { connection } => self.agents.disconnected(connection, now_s),
                 Input::Query { uid, query, answer } => questions.push((uid, query, answer)),
-                Input::Hint => self.hinted_at_s = now_s,
+                Input::Metrics { answer } => {
+                    // The asker may have gone away.
+                    let _ = answer.send(self.metrics_page(now_s));
+                }
+                Input::Hint => {
+                    self.hinted_at_s = now_s;
+                    self.accounting.metrics.hints.inc();
+                }
             }
         }
         self.lose_silent_agents(now_s, &mut events);
@@ -215,8 +224,15 @@ impl Brain {
 
     fn engine_step(&mut self, now_s: f64, events: Vec<Event>) {
         self.engine_wakes_at_s = None;
+        let began = Instant::now();
         let actions = self.engine.handle(now_s, events);
-        for decision in self.engine.take_decisions() {
+        let decisions = self.engine.take_decisions();
+        if !decisions.is_empty() {
+            let took_s = began.elapsed().as_secs_f64();
+            let metrics = &self.accounting.metrics;
+            metrics.decided(Solver::Dp, Outcome::Optimal, took_s);
+        }
+        for decision in decisions {
             log::info!("{}", decision.reason);
             if self.decisions.len() == KEPT_DECISIONS {
                 self.decisions.pop_front();
@@ -238,6 +254,7 @@ impl Brain {
             Report::Seen(sight) => {
                 self.look_under_way = false;
                 self.last_query_s = sight.query_s;
+                self.accounting.metrics.query_s.observe(sight.query_s);
                 if self.looks_failed > 0 {
                     log::info!(
                         "slurmctld answers again after {} failed looks",
@@ -252,11 +269,15 @@ impl Brain {
                 self.look_under_way = false;
                 self.last_everything_s = 0.0;
                 self.looks_failed += 1;
+                self.accounting.metrics.query_errors.inc();
                 if self.looks_failed == 1 {
                     log::warn!("slurmctld can't be asked: {error}; nothing changes until it can");
                 }
             }
-            Report::Changed(change, result) => self.changed(now_s, change, result, events),
+            Report::Changed(change, result) => {
+                self.accounting.metrics.changed(result.is_ok());
+                self.changed(now_s, change, result, events);
+            }
         }
     }
 

@@ -19,8 +19,8 @@ mod server;
 mod slurm_thread;
 mod task_states;
 mod tasks;
+mod web;
 
-use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bftrainer::hint;
@@ -73,6 +73,11 @@ pub enum Input {
         /// Where the answer goes.
         answer: oneshot::Sender<Answer>,
     },
+    /// Somebody looks at the metrics.
+    Metrics {
+        /// Where the page goes.
+        answer: oneshot::Sender<String>,
+    },
     /// A node's prolog or epilog says that something changed.
     Hint,
 }
@@ -98,8 +103,10 @@ pub enum DaemonError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The port can't be used.
-    #[error("{address}: {error}; correct `controller` in the configuration or free the port")]
+    #[error("{address}: {error}; correct `{setting}` in the configuration or free the port")]
     Port {
+        /// The setting that names it.
+        setting: &'static str,
         /// The configured address.
         address: String,
         /// The system's error.
@@ -149,6 +156,10 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
             error,
         })?;
     tokio::spawn(server::accept_all(listener, munge_socket, inputs.clone()));
+    if let Some(address) = &config.metrics {
+        let listener = listen("metrics", address).await?;
+        tokio::spawn(crate::http::serve(listener, web::router(inputs.clone())));
+    }
     tokio::spawn(receive_hints(hints, inputs));
     let stop = |kind| {
         signal(kind).map_err(|error| DaemonError::System {
@@ -192,22 +203,27 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
     Ok(())
 }
 
+/// The port for agents and commands, and that for hints.
 async fn bind(address: &str) -> Result<(TcpListener, UdpSocket), DaemonError> {
-    let failed = |error| DaemonError::Port {
+    let listener = listen("controller", address).await?;
+    let hints = UdpSocket::bind(address)
+        .await
+        .map_err(|error| port_error("controller", address, error))?;
+    Ok((listener, hints))
+}
+
+async fn listen(setting: &'static str, address: &str) -> Result<TcpListener, DaemonError> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|error| port_error(setting, address, error))
+}
+
+fn port_error(setting: &'static str, address: &str, error: std::io::Error) -> DaemonError {
+    DaemonError::Port {
+        setting,
         address: address.to_owned(),
         error,
-    };
-    let addresses: Vec<SocketAddr> = tokio::net::lookup_host(address)
-        .await
-        .map_err(failed)?
-        .collect();
-    let listener = TcpListener::bind(addresses.as_slice())
-        .await
-        .map_err(failed)?;
-    let hints = UdpSocket::bind(addresses.as_slice())
-        .await
-        .map_err(failed)?;
-    Ok((listener, hints))
+    }
 }
 
 async fn receive_hints(socket: UdpSocket, inputs: mpsc::UnboundedSender<Input>) {

@@ -65,6 +65,20 @@ impl Brain {
         self.history.insert(id, row);
     }
 
+    /// The state of each trainer.
+    pub(super) fn trainer_states(&self) -> impl Iterator<Item = &'static str> {
+        let trainers = self.engine.trainers();
+        self.arrays
+            .iter()
+            .map(|(id, array)| state(array, trainers.get(&TrainerId(*id))))
+    }
+
+    /// Nodes on which ranks of trainer `id` run now.
+    pub(super) fn running_nodes_of(&self, id: u32) -> usize {
+        let trainer = self.engine.trainers().get(&TrainerId(id));
+        trainer.map_or(0, running_nodes)
+    }
+
     fn queue_row(&self, id: u32, array: &Array) -> Value {
         let trainer = self.engine.trainers().get(&TrainerId(id));
         let (min, max) = array

@@ -11,6 +11,7 @@ use super::brain::Brain;
 use super::observe::tasks;
 use super::slurm_thread::{ChangeKind, Purpose};
 use super::tasks::{Plan, Task, Turn};
+use crate::metrics::Departure;
 use crate::slurm::{BaseState, NodeBase, TaskUpdate, is_own_reason};
 
 /// A task whose worker is gone and that still runs after this is found again
@@ -154,7 +155,7 @@ impl Brain {
                     self.agents.remove((id, *task_id));
                     let node = self.engine.names.intern(&name);
                     let reason = if requeued {
-                        self.accounting.preempted(&name, now_s);
+                        self.accounting.preempted(&name, Departure::Silent, now_s);
                         self.taken.insert(name, now_s);
                         LossReason::Preempted
                     } else {

@@ -3,11 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use super::forced::Forced;
 use super::{Decision, Engine};
 use crate::allocation::{Problem, TrainerDemand};
 use crate::node::NodeId;
 use crate::pool::Phase;
-use crate::trainer::{TrainerId, TrainerState};
+use crate::trainer::{Trainer, TrainerId, TrainerState};
 
 /// What a node is sorted by: those that joined together, then neighbours.
 type NodeKey = (u64, u32);
@@ -23,9 +24,10 @@ impl Engine {
     pub(super) fn decide(&mut self, now_s: f64) {
         loop {
             let holdings = self.holdings(now_s);
+            let held_nodes = |trainer| holdings.held.get(&trainer).map_or(0, Vec::len);
+            self.tell_forced_losses(now_s, held_nodes);
             if self.pool_in_doubt && !self.holds_too_much(&holdings) {
                 // Slurm may be taking more: one decision when it is known what is left.
-                self.wake_before_hole_ends();
                 return;
             }
             let usable = holdings.free.len() + holdings.held.values().map(Vec::len).sum::<usize>();
@@ -56,7 +58,6 @@ impl Engine {
                 }
             }
             self.assign(now_s, holdings, &counts);
-            self.wake_before_hole_ends();
             return;
         }
     }
@@ -91,7 +92,7 @@ impl Engine {
             );
         }
         for node in &short {
-            self.take_back(now_s, *node, "is expected back");
+            self.take_back(*node, Forced::ExpectedBack);
         }
         !short.is_empty()
     }
@@ -102,22 +103,12 @@ impl Engine {
         last_start_s.is_some_and(|time_s| now_s >= time_s - self.start_lead_s())
     }
 
-    fn take_back(&mut self, now_s: f64, node: NodeId, why: &str) {
+    fn take_back(&mut self, node: NodeId, why: Forced) {
         if let Some(trainer) = self.pool.get(&node).and_then(|node| node.assigned) {
-            self.note_forced_change(now_s, trainer, node, why);
+            self.note_forced_loss(trainer, node, why);
         }
         if let Some(pool_node) = self.pool.get_mut(&node) {
             pool_node.assigned = None;
-        }
-    }
-
-    fn wake_before_hole_ends(&mut self) {
-        let assigned = self.pool.values().filter(|node| node.assigned.is_some());
-        let first_s = assigned
-            .filter_map(|node| self.unusable_at_s(node))
-            .reduce(f64::min);
-        if let Some(time_s) = first_s {
-            self.wake_at(time_s);
         }
     }
 
@@ -128,24 +119,20 @@ impl Engine {
             held: BTreeMap::new(),
             free: Vec::new(),
         };
-        let nodes: Vec<NodeId> = self.pool.keys().copied().collect();
-        for node in nodes {
-            let assigned = self.pool[&node].assigned;
-            let usable = self.is_usable(node, now_s);
-            match assigned {
-                Some(trainer) if usable => holdings.held.entry(trainer).or_default().push(node),
-                Some(_) if self.is_quarantined(node, now_s) => {
-                    self.take_back(now_s, node, "is in quarantine");
-                }
-                Some(_) => self.take_back(now_s, node, "is expected back"),
-                None if usable && !self.pool_in_doubt => holdings.free.push(node),
+        let mut unusable = Vec::new();
+        for (id, node) in &self.pool {
+            let is_quarantined = self.is_quarantined(*id, now_s);
+            let usable = !is_quarantined && self.outlasts(node, now_s);
+            match node.assigned {
+                Some(trainer) if usable => holdings.held.entry(trainer).or_default().push(*id),
+                Some(_) if is_quarantined => unusable.push((*id, Forced::Quarantined)),
+                Some(_) => unusable.push((*id, Forced::ExpectedBack)),
+                None if usable && !self.pool_in_doubt => holdings.free.push(*id),
                 None => {}
             }
-            if let Some(quarantine) = self.quarantines.get(&node)
-                && now_s < quarantine.until_s
-            {
-                self.wake_at(quarantine.until_s);
-            }
+        }
+        for (node, why) in unusable {
+            self.take_back(node, why);
         }
         holdings
     }
@@ -221,13 +208,13 @@ impl Engine {
                 let weight = info.weight / owner_weights[&info.owner_uid];
                 let held = holdings.held.get(id).map_or(&[][..], Vec::as_slice);
                 let current = held.len() as u32;
-                // What does not run yet loses nothing when more nodes come; workers that
-                // were found most likely run.
+                // What does not run yet, or has to restart anyway, loses nothing when more
+                // nodes come; workers that were found most likely run.
                 let is_found = |node: &NodeId| {
                     let worker = self.pool[node].worker_of(*id);
                     worker.is_some_and(|worker| worker.phase == Phase::Found)
                 };
-                let runs = Self::has_running_generation(trainer) || held.iter().any(is_found);
+                let runs = Self::is_undisturbed(trainer) || held.iter().any(is_found);
                 let up_s = if runs { trainer.up_s() } else { 0.0 };
                 // Who waits for reasons of its own keeps the nodes where its workers
                 // are and gets no more.
@@ -259,7 +246,10 @@ impl Engine {
         if to > from {
             let gain = samples(to) - samples(from);
             let restart = if problem.trainers[index].up_s == 0.0 {
-                "with nothing running that would have to restart".to_owned()
+                match known.run {
+                    Some(_) => "with a restart under way".to_owned(),
+                    None => "with nothing running that would have to restart".to_owned(),
+                }
             } else {
                 format!("against a restart of {:.1} s", known.up_s())
             };
@@ -291,6 +281,12 @@ impl Engine {
         }
     }
 
+    /// Whether `trainer` has a generation that would go on if nothing were changed.
+    fn is_undisturbed(trainer: &Trainer) -> bool {
+        Self::has_running_generation(trainer)
+            && trainer.run.as_ref().is_some_and(|run| !run.lost_member)
+    }
+
     fn key(&self, node: NodeId) -> NodeKey {
         let join_event = self
             .pool
@@ -299,8 +295,8 @@ impl Engine {
         (join_event, self.names.rank(node))
     }
 
-    /// The `count` of a trainer's `nodes` that it misses least: those on which it
-    /// does not run, those that are expected back, then the highest keys.
+    /// The `count` of a trainer's `nodes` that it misses least: those where it has no
+    /// worker, those on which it does not run, those that are expected back, then the highest keys.
     fn to_release(
         &self,
         now_s: f64,
@@ -309,8 +305,9 @@ impl Engine {
         count: u32,
     ) -> Vec<NodeId> {
         let mut nodes = nodes.to_vec();
-        nodes.sort_by_key(|node| {
+        nodes.sort_by_cached_key(|node| {
             (
+                self.pool[node].keeps_worker_of(trainer),
                 self.is_settled(*node, trainer),
                 !self.is_short(*node, now_s),
                 Reverse(self.key(*node)),
@@ -334,7 +331,7 @@ impl Engine {
                 }
             }
         }
-        holdings.free.sort_by_key(|node| self.key(*node));
+        holdings.free.sort_by_cached_key(|node| self.key(*node));
 
         let mut growing: Vec<(Option<NodeKey>, usize)> = counts
             .iter()

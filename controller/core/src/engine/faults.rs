@@ -3,7 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Action, Decision, Engine, LossReason, Outcome, PlaceFault};
+use super::forced::Forced;
+use super::{Action, Engine, LossReason, Outcome, PlaceFault};
 use crate::node::NodeId;
 use crate::pool::{Phase, Worker};
 use crate::trainer::{Failure, RunState, TrainerId, TrainerState};
@@ -40,6 +41,7 @@ impl Engine {
     }
 
     fn quarantine(&mut self, now_s: f64, node: NodeId, reason: String) {
+        self.decision_due = true;
         // Not all programs report progress: a node that was good for long is forgiven, too.
         let times = self
             .quarantines
@@ -64,6 +66,7 @@ impl Engine {
             if failure.exit_code != PREEMPTED
                 && let Some(quarantine) = self.quarantines.get_mut(&failure.node)
             {
+                self.decision_due = true;
                 quarantine.times -= 1;
                 quarantine.until_s = 0.0;
                 if quarantine.times == 0 {
@@ -81,7 +84,7 @@ impl Engine {
         if let Some(pool_node) = self.pool.remove(&node)
             && let Some(trainer) = pool_node.assigned
         {
-            self.note_forced_change(now_s, trainer, node, "left the pool");
+            self.note_forced_loss(trainer, node, Forced::Left);
         }
     }
 
@@ -129,6 +132,7 @@ impl Engine {
         let Some(phase) = pool_node.worker.take().map(|worker| worker.phase) else {
             return;
         };
+        self.decision_due = true;
         let Some(known) = self.trainers.get_mut(&trainer) else {
             return;
         };
@@ -388,31 +392,6 @@ impl Engine {
             trainer,
             exit_code,
             reason,
-        });
-    }
-
-    pub(super) fn note_forced_change(
-        &mut self,
-        now_s: f64,
-        trainer: TrainerId,
-        node: NodeId,
-        what: &str,
-    ) {
-        let now_nodes = self
-            .pool
-            .iter()
-            .filter(|(id, other)| **id != node && other.assigned == Some(trainer))
-            .count() as u32;
-        self.decisions.push(Decision {
-            time_s: now_s,
-            trainer,
-            from_nodes: now_nodes + 1,
-            to_nodes: now_nodes,
-            reason: format!(
-                "T{trainer}: {} -> {now_nodes} nodes: {} {what}",
-                now_nodes + 1,
-                self.names.name(node)
-            ),
         });
     }
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Action, Engine, LossReason};
 use crate::node::NodeId;
 use crate::pool::{Phase, Worker};
-use crate::trainer::{Run, RunState, TrainerId, TrainerState};
+use crate::trainer::{Run, RunState, Trainer, TrainerId, TrainerState};
 
 /// An agent that was told to stop answers within the grace and this, seconds.
 const STOP_ANSWER_S: f64 = 10.0;
@@ -38,26 +38,43 @@ struct Roster {
 impl Engine {
     /// Brings every trainer a step nearer to what was decided.
     pub(super) fn drive(&mut self, now_s: f64) {
-        let mut nodes_of: BTreeMap<TrainerId, Vec<NodeId>> = BTreeMap::new();
-        for (id, node) in &self.pool {
-            let present = node.worker.as_ref().map(|worker| worker.trainer);
-            let other = present.filter(|_| present != node.assigned);
-            for trainer in node.assigned.into_iter().chain(other) {
-                nodes_of.entry(trainer).or_default().push(*id);
-            }
-        }
-        let trainers: Vec<TrainerId> = self
-            .trainers
-            .values()
-            .filter(|trainer| trainer.state != TrainerState::Closing)
-            .map(|trainer| trainer.info.id)
-            .collect();
-        for trainer in trainers {
-            let nodes = nodes_of.remove(&trainer).unwrap_or_default();
+        for (trainer, nodes) in self.restless() {
             self.drive_generation(now_s, trainer, &nodes);
             self.dismiss(now_s, trainer, &nodes);
             self.place(now_s, trainer, &nodes);
         }
+    }
+
+    /// The trainers that are not as they shall be, each with its nodes: for all others
+    /// there is nothing to do.
+    fn restless(&self) -> BTreeMap<TrainerId, Vec<NodeId>> {
+        let mut restless: BTreeMap<TrainerId, Vec<NodeId>> = BTreeMap::new();
+        let admitted = |trainer: &&Trainer| trainer.state == TrainerState::Admitted;
+        for trainer in self.trainers.values().filter(admitted) {
+            let run = trainer.run.as_ref();
+            if !run.is_some_and(|run| run.state == RunState::Running && !run.lost_member) {
+                restless.insert(trainer.info.id, Vec::new());
+            }
+        }
+        for node in self.pool.values().filter(|node| !node.is_at_rest()) {
+            for trainer in node.trainers() {
+                restless.entry(trainer).or_default();
+            }
+        }
+        restless.retain(|trainer, _| {
+            let known = self.trainers.get(trainer);
+            known.is_some_and(|known| known.state != TrainerState::Closing)
+        });
+        if !restless.is_empty() {
+            for (id, node) in &self.pool {
+                for trainer in node.trainers() {
+                    if let Some(nodes) = restless.get_mut(&trainer) {
+                        nodes.push(*id);
+                    }
+                }
+            }
+        }
+        restless
     }
 
     fn roster(&self, now_s: f64, trainer: TrainerId, nodes: &[NodeId]) -> Roster {
@@ -204,10 +221,12 @@ impl Engine {
     }
 
     fn measure_save(&mut self, trainer: TrainerId, save_s: f64) {
+        let lead_s = self.vacate_lead_s(trainer);
         if let Some(known) = self.trainers.get_mut(&trainer) {
             let usual_s = known.save_s.map_or(save_s, |old_s| (old_s + save_s) / 2.0);
             known.save_s = Some(usual_s.max(save_s));
         }
+        self.decision_due |= self.vacate_lead_s(trainer) != lead_s;
     }
 
     /// Tells the generation's remaining members to stop. `answered` is a member

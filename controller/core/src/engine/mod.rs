@@ -1,12 +1,15 @@
 //! The engine: events in, actions out. It is deterministic and does no I/O, so
 //! that the daemon and the replay decide alike.
 //!
-//! `decide` says which trainer shall have which nodes, `membership` turns that
-//! into placements and generations, `faults` judges losses and failures.
+//! `due` says when to decide, `decide` which trainer shall have which nodes,
+//! `membership` turns that into placements and generations, `faults` judges losses
+//! and failures.
 
 mod decide;
+mod due;
 mod event;
 mod faults;
+mod forced;
 mod membership;
 
 use std::collections::BTreeMap;
@@ -88,7 +91,7 @@ impl Default for EngineConfig {
 }
 
 /// Pool, trainers and what is going on.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Engine {
     config: EngineConfig,
     /// The nodes' names.
@@ -108,6 +111,14 @@ pub struct Engine {
     actions: Vec<Action>,
     #[serde(skip)]
     decisions: Vec<Decision>,
+    /// Nodes lost since the last decision.
+    #[serde(skip)]
+    forced: Vec<(TrainerId, forced::Forced, NodeId)>,
+    /// Whether something has changed on which the last decision depends: pool, planned
+    /// ends, quarantines, trainers, their costs, the settings.
+    decision_due: bool,
+    /// When that changes next by itself, epoch seconds.
+    facts_change_s: Option<f64>,
     /// When it asked to be called, epoch seconds.
     wake_at_s: Option<f64>,
 }
@@ -128,6 +139,9 @@ impl Engine {
             solver: DpSolver::default(),
             actions: Vec::new(),
             decisions: Vec::new(),
+            forced: Vec::new(),
+            decision_due: false,
+            facts_change_s: None,
             wake_at_s: None,
         }
     }
@@ -138,17 +152,17 @@ impl Engine {
         self.names.sort();
         let mut is_news = events.is_empty();
         for event in events {
+            self.decision_due |= due::bears_on_decisions(&event);
             is_news |= self.take_in(now_s, event);
         }
         let is_awaited = self.wake_at_s.is_some_and(|time_s| now_s >= time_s);
-        if !is_news && !is_awaited {
+        if !is_news && !is_awaited && !self.decision_due {
             let wake_up = self.wake_at_s.map(|time_s| Action::WakeAt { time_s });
             return wake_up.into_iter().collect();
         }
         self.wake_at_s = None;
         self.check_deadlines(now_s);
-        self.decide(now_s);
-        self.drive(now_s);
+        self.decide_and_drive(now_s);
         self.wake_at_workers_deadlines();
         self.stop_nobody_who_is_gone();
         if let Some(time_s) = self.wake_at_s {
@@ -182,6 +196,7 @@ impl Engine {
     /// Replaces the settings from the next event on.
     pub fn set_config(&mut self, config: EngineConfig) {
         self.config = config;
+        self.decision_due = true;
     }
 
     /// The pool's nodes.
@@ -202,10 +217,13 @@ impl Engine {
     /// Whether `node` may be used at `now_s`: to keep its worker or to get one.
     pub fn is_usable(&self, node: NodeId, now_s: f64) -> bool {
         self.pool.get(&node).is_some_and(|pool_node| {
-            self.unusable_at_s(pool_node)
-                .is_none_or(|time_s| now_s < time_s)
-                && !self.is_quarantined(node, now_s)
+            self.outlasts(pool_node, now_s) && !self.is_quarantined(node, now_s)
         })
+    }
+
+    /// Whether the node's planned end, if any, leaves time to use it.
+    fn outlasts(&self, node: &PoolNode, now_s: f64) -> bool {
+        self.unusable_at_s(node).is_none_or(|time_s| now_s < time_s)
     }
 
     /// From when on the node's planned end forbids its use, epoch seconds: a
@@ -257,7 +275,7 @@ impl Engine {
             .min(self.start_lead_s())
     }
 
-    /// Takes in one event; whether anything may have to be done now.
+    /// Takes in one event; whether trainers may have to be driven on now.
     fn take_in(&mut self, now_s: f64, event: Event) -> bool {
         match event {
             Event::Pool {
@@ -338,7 +356,8 @@ impl Engine {
                 generation,
                 samples,
             } => {
-                return self.progress(now_s, trainer, generation, samples);
+                self.progress(now_s, trainer, generation, samples);
+                return false;
             }
             Event::Finished { trainer, exit_code } => self.finish(trainer, exit_code),
             Event::Timer => {}
@@ -428,12 +447,10 @@ impl Engine {
         });
     }
 
-    /// Whether it ends the measurement of a restart, whose cost decisions weigh.
-    fn progress(&mut self, now_s: f64, trainer: TrainerId, generation: u64, samples: u64) -> bool {
+    fn progress(&mut self, now_s: f64, trainer: TrainerId, generation: u64, samples: u64) {
         let Some(known) = self.trainers.get_mut(&trainer) else {
-            return false;
+            return;
         };
-        let mut is_measured = false;
         if let Some((began_s, samples_then)) = known.restart_began
             && generation == known.generation
             && Self::has_running_generation(known)
@@ -442,7 +459,7 @@ impl Engine {
             let gap_s = (now_s - began_s).clamp(0.1, 600.0);
             known.restart_s = Some(known.restart_s.map_or(gap_s, |old_s| (old_s + gap_s) / 2.0));
             known.restart_began = None;
-            is_measured = true;
+            self.decision_due = true;
         }
         let has_grown = samples > known.samples;
         known.samples = samples;
@@ -456,10 +473,9 @@ impl Engine {
             && run.state == RunState::Running
         {
             for node in &run.members {
-                self.quarantines.remove(node);
+                self.decision_due |= self.quarantines.remove(node).is_some();
             }
         }
-        is_measured
     }
 
     /// The trainer's verdict is known: its nodes are free, its tasks are closed.
@@ -472,6 +488,7 @@ impl Engine {
         }
         known.state = TrainerState::Closing;
         known.run = None;
+        self.decision_due = true;
         for node in self.pool.values_mut() {
             if node.assigned == Some(trainer) {
                 node.assigned = None;

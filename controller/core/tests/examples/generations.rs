@@ -158,13 +158,13 @@ fn a_node_is_vacated_ahead_of_its_planned_end() {
 #[test]
 fn a_node_is_vacated_by_the_measured_save_time_and_three_seconds_ahead() {
     let mut bench = training(2, 2);
+    let end_s = bench.now_s + 112.0;
+    bench.live(vec![hole_ends(&[(0, Some(end_s))])]);
     bench.tell(vec![Event::TrainerChanged(info(1, 1, 1))]);
     bench.now_s += 12.0;
     bench.tell(vec![stopped(1, 0, 1, Outcome::Stopped)]);
     let actions = bench.tell(vec![stopped(1, 1, 1, Outcome::Stopped)]);
     bench.obey(actions);
-    let end_s = bench.now_s + 100.0;
-    bench.live(vec![hole_ends(&[(0, Some(end_s)), (1, Some(end_s))])]);
     assert_eq!(bench.pass(84), []);
     assert_eq!(leaving(&bench.pass(1)), [0]);
 }

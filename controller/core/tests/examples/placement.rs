@@ -198,6 +198,23 @@ fn more_are_admitted_while_those_that_run_cannot_use_the_whole_pool() {
 }
 
 #[test]
+fn new_settings_count_from_the_next_event_on() {
+    let mut bench = Bench::new(EngineConfig {
+        min_trainers: 1,
+        ..EngineConfig::default()
+    });
+    bench.tell(vec![
+        idle(0..2),
+        Event::TrainerArrived(info(1, 1, 2)),
+        Event::TrainerArrived(info(2, 1, 2)),
+    ]);
+    assert_eq!(admitted(&bench), [1]);
+    bench.engine.set_config(EngineConfig::default());
+    bench.tell(vec![Event::Timer]);
+    assert_eq!(admitted(&bench), [1, 2]);
+}
+
+#[test]
 fn nobody_is_admitted_to_an_empty_pool() {
     let mut bench = Bench::new(EngineConfig {
         min_trainers: 1,
@@ -326,6 +343,17 @@ fn decisions_say_why_in_numbers() {
     );
     bench.live(vec![left([1])]);
     assert_eq!(bench.last_reason(1), "T1: 2 -> 1 nodes: n1 left the pool");
+    bench.live(vec![idle(10..15)]);
+    let decisions = bench.decisions.len();
+    bench.live(vec![left(10..15), Event::TrainerChanged(info(2, 1, 2))]);
+    let reasons: Vec<&str> = bench.decisions[decisions..]
+        .iter()
+        .map(|decision| decision.reason.as_str())
+        .collect();
+    assert_eq!(
+        reasons,
+        ["T1: 6 -> 1 nodes: n10, n11, n12, n13 and 1 more left the pool"]
+    );
     bench.live(vec![Event::TrainerChanged(info(2, 1, 1))]);
     assert_eq!(
         bench.last_reason(2),
@@ -388,4 +416,25 @@ fn lines_of_progress_decide_nothing_and_leave_the_wake_up_as_it_is() {
     bench.now_s = time_s;
     let actions = bench.tell(vec![progress(1, 1, 9)]);
     assert_eq!(actions, [stop(1, 1, &[0], 30.0)]);
+}
+
+#[test]
+fn who_has_to_restart_anyway_takes_what_was_not_worth_a_restart() {
+    let mut bench = Bench::new(EngineConfig::default());
+    let dear = TrainerInfo {
+        up_s: 100.0,
+        ..info(1, 1, 4)
+    };
+    bench.live(vec![idle(0..3), Event::TrainerArrived(dear)]);
+    bench.live(vec![idle([3])]);
+    assert_eq!(bench.assigned(1), [0, 1, 2]);
+    let decisions = bench.decisions.len();
+    bench.live(vec![left([0])]);
+    assert_eq!(bench.running_on(1), [1, 2, 3]);
+    // One for the loss, one for the gain, and none while that is carried out.
+    assert_eq!(bench.decisions.len(), decisions + 2);
+    assert_eq!(
+        bench.last_reason(1),
+        "T1: 2 -> 3 nodes: 1 more is worth 54 samples over 60 s with a restart under way"
+    );
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bftrainer_core::engine::{Action, Decision, Event, LossReason};
+use bftrainer_core::engine::{Action, Decision, Engine, Event, LossReason};
 use bftrainer_core::node::NodeId;
 use bftrainer_core::pool::PoolNode;
 use bftrainer_core::trainer::{RunState, TrainerId, TrainerState};
@@ -259,6 +259,24 @@ impl World {
                 self.now_s
             );
         }
+    }
+
+    /// Where restarts cost nothing, what was decided is still the best: a decision that
+    /// nothing calls for changes nothing.
+    pub(super) fn check_nothing_is_due(&self) {
+        if !self.free_restarts || self.told_in_doubt {
+            return;
+        }
+        let mut forced = self.engine.clone();
+        forced.set_config(self.config.clone());
+        forced.handle(self.now_s, Vec::new());
+        let decisions = forced.take_decisions();
+        assert_eq!(decisions, [], "not decided though it was due");
+        let assigned = |engine: &Engine| -> Vec<_> {
+            let nodes = engine.pool().iter();
+            nodes.map(|(id, node)| (*id, node.assigned)).collect()
+        };
+        assert_eq!(assigned(&forced), assigned(&self.engine));
     }
 
     pub(super) fn check_state(

@@ -33,6 +33,8 @@ pub struct Setup {
     pub faults: bool,
     /// Whether programs report progress.
     pub progress: bool,
+    /// Whether decisions look so far ahead that restarts cost nothing.
+    pub free_restarts: bool,
 }
 
 /// Everything outside the engine, and the engine.
@@ -48,6 +50,7 @@ pub struct World {
     /// Whether nothing is broken in this world, from its begin.
     is_fair: bool,
     progress: bool,
+    free_restarts: bool,
     config: EngineConfig,
     /// Whether the controller runs, and in which of its lives.
     up: bool,
@@ -227,8 +230,12 @@ const PROGRESS_S: f64 = 5.0;
 
 impl World {
     pub fn new(setup: &Setup) -> Self {
+        let mut config = setup.config.clone();
+        if setup.free_restarts {
+            config.horizon_s = 1e9;
+        }
         let mut world = World {
-            engine: new_engine(&setup.config, setup.nodes),
+            engine: new_engine(&config, setup.nodes),
             actions: Vec::new(),
             twin: None,
             now_s: setup.begin_s,
@@ -236,7 +243,8 @@ impl World {
             faults: setup.faults,
             is_fair: !setup.faults,
             progress: setup.progress,
-            config: setup.config.clone(),
+            free_restarts: setup.free_restarts,
+            config,
             up: true,
             life: 1,
             timer_s: None,
@@ -390,6 +398,7 @@ impl World {
                 self.act(action, &mut at_once);
             }
             self.check_wake_up(&actions);
+            self.check_nothing_is_due();
             let now_s = self.now_s;
             self.actions
                 .extend(actions.into_iter().map(|action| (now_s, action)));

@@ -161,6 +161,7 @@ pub fn setups(faults: bool) -> impl Strategy<Value = Setup> {
                 },
                 faults,
                 progress,
+                free_restarts: false,
             }
         },
     )
