@@ -305,6 +305,11 @@ impl Brain {
         events.push(Event::PoolDoubted);
     }
 
+    /// When the look that was reported last, or is under way, was begun, epoch seconds.
+    pub(super) fn last_look_s(&self) -> f64 {
+        self.last_look_s
+    }
+
     /// Whether the look that is being reported was begun after `time_s`.
     pub(super) fn look_began_after(&self, time_s: f64) -> bool {
         self.last_look_s > time_s

@@ -283,7 +283,8 @@ impl Brain {
             let is_free = is_idle && !self.planned.contains_key(&name);
             let (fault, reason) = match (limited, is_free) {
                 (true, _) => {
-                    let reason = "its tasks wait for a limit, licence or dependency (squeue -r shows which)";
+                    let reason =
+                        "its tasks wait for a limit, licence or dependency (squeue -r shows which)";
                     (PlaceFault::Trainer, reason.to_owned())
                 }
                 // Where a job is planned, waiting for backfill says nothing of the node.

@@ -148,6 +148,11 @@ pub enum Plan {
         /// Since when, epoch seconds.
         since_s: f64,
     },
+    /// To start on any node and end at once, as its trainer has ended.
+    Closing {
+        /// How often it had been restarted then.
+        restart_count: u32,
+    },
 }
 
 impl Plan {
@@ -158,7 +163,7 @@ impl Plan {
             | Plan::Placed { node, .. }
             | Plan::Runs { node, .. }
             | Plan::Leaving { node } => Some(node),
-            Plan::Rest | Plan::Gone { .. } => None,
+            Plan::Rest | Plan::Gone { .. } | Plan::Closing { .. } => None,
         }
     }
 }
@@ -207,7 +212,7 @@ impl Task {
     pub fn turn(&mut self, now_s: f64, patience_s: f64) -> Turn {
         let runs_on = |node: &str| self.runs() && self.node.as_deref() == Some(node);
         match self.plan.clone() {
-            Plan::Rest => Turn::AsAsked,
+            Plan::Rest | Plan::Closing { .. } => Turn::AsAsked,
             Plan::Placing { node } | Plan::Placed { node, .. } if runs_on(&node) => {
                 let restart_count = self.restart_count;
                 self.plan = Plan::Runs {
@@ -267,6 +272,12 @@ impl Task {
     /// Whether it waits and nothing else.
     pub fn waits(&self) -> bool {
         self.base == BaseState::Pending && !self.completing && !self.flagged
+    }
+
+    /// Whether it waits and was not yet released to end with its trainer.
+    pub fn waits_for_closing(&self) -> bool {
+        let restart_count = self.restart_count;
+        self.waits() && (self.held || self.plan != Plan::Closing { restart_count })
     }
 
     /// Whether it has ended for good.
