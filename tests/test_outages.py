@@ -128,7 +128,7 @@ class Daemons(OutageTest):
         self.wait_for(lambda: self.counted() > counted + 10, "ranks train on")
         self.cluster.start_missing()
         row = self.wait_more(trainer, 4, row)
-        self.assertEqual(self.starts(), 4)
+        self.assertEqual(self.starts(), 4, self.cluster.portrait(self.dir))
         self.regular("-w", row["node_list"][1])
         self.wait_trains(trainer, 3, after=row)
         self.assert_finishes(trainer)
@@ -306,6 +306,10 @@ class Nodes(TrainingTest):
 
 class WithoutController(OutageTest):
     NODES = 6
+    CONF = [
+        "SchedulerParameters=bf_interval=2,bf_resolution=1,batch_sched_delay=0,"
+        "sched_min_interval=100000"
+    ]
     BFTRAINER_CONF = ["lease_s = 120"]
 
     def test_past_a_holes_end_and_a_lease_no_task_ends_by_its_limit(self):

@@ -54,19 +54,6 @@ class Preludes(ProgramTest):
         self.assertIsNotNone(self.trains(trainer, 3))
         self.assert_finishes(trainer)
 
-    def test_a_node_is_taken_from_a_prelude(self):
-        prelude = '[ "$SLURMD_NODENAME" != n4 ] || {{ {}; }}'.format(
-            "touch copying; cat /dev/zero > /dev/null"
-        )
-        trainer = self.train_after(prelude)
-        self.wait_for((self.dir / "copying").exists, "the prelude runs on n4")
-        submitted_s = time.time()
-        regular = self.regular("-w", "n4")
-        self.wait_quick_start(regular, submitted_s)
-        row = self.wait_trains(trainer, 3)
-        self.assertNotIn("n4", row["node_list"])
-        self.assert_finishes(trainer)
-
     def is_idle(self, node):
         return lambda: self.cluster.node_states()[node] == "idle"
 
@@ -87,6 +74,19 @@ class Changes(ProgramTest):
         trainer, row = self.growing("trap '' TERM\n")
         self.wait_trains(trainer, 4, after=row)
         self.assertEqual(self.quarantined(), [])
+        self.assert_finishes(trainer)
+
+    def test_a_node_is_taken_from_a_prelude(self):
+        prelude = '[ "$SLURMD_NODENAME" != n4 ] || {{ {}; }}'.format(
+            "touch copying; cat /dev/zero > /dev/null"
+        )
+        trainer = self.train_after(prelude)
+        self.wait_for((self.dir / "copying").exists, "the prelude runs on n4")
+        submitted_s = time.time()
+        regular = self.regular("-w", "n4")
+        self.wait_quick_start(regular, submitted_s)
+        row = self.wait_trains(trainer, 3)
+        self.assertNotIn("n4", row["node_list"])
         self.assert_finishes(trainer)
 
     def test_a_member_is_lost_while_ranks_stop(self):
@@ -148,14 +148,14 @@ class Changes(ProgramTest):
         (setsid env -i /bin/sleep 7000.$mark &)
         """
         trainer, row = self.growing(text)
-        self.assertEqual(len(sleepers(1)), 6)
+        self.wait_for(lambda: len(sleepers(1)) == 6, "all of the first ones run")
         row = self.wait_trains(trainer, 4, after=row)
         self.assertEqual(sleepers(1), [])
-        self.assertEqual(len(sleepers(row["generation"])), 12)
+        self.wait_for(lambda: len(sleepers(row["generation"])) == 12, "all of the new ones run")
         self.regular("-w", row["node_list"][3])
         later = self.wait_trains(trainer, 3, after=row)
         self.wait_for(lambda: not sleepers(row["generation"]), "all of the old ones are gone")
-        self.assertEqual(len(sleepers(later["generation"])), 9)
+        self.wait_for(lambda: len(sleepers(later["generation"])) == 9, "the last ones run")
         self.cluster.ok("scancel", trainer)
         self.wait_for(lambda: not sleepers(later["generation"]), "nothing is left")
 

@@ -18,6 +18,7 @@ class Owner(ClusterTest):
     """An owner who is no operator does things to the tasks of a trainer on four nodes."""
 
     CONF = ["MaxJobCount=40"]
+    BFTRAINER_CONF = ["max_tasks = 39"]
 
     def setUp(self):
         super().setUp()
@@ -114,12 +115,8 @@ class Owner(ClusterTest):
 class Obstacles(ClusterTest):
     """What keeps a task from starting although it was placed."""
 
-    BFTRAINER_CONF = ["place_timeout_s = 4", "quarantine_s = 5", "quarantine_max_s = 5"]
-
-    @classmethod
-    def setUpClass(cls):
-        cls.CONF = ["Licenses=seat:2"]
-        super().setUpClass()
+    CONF = ["Licenses=seat:2"]
+    BFTRAINER_CONF = ["place_timeout_s = 4"]
 
     def test_licences_that_are_used_up_keep_no_other_trainer_from_a_node(self):
         script = self.script("cd $1\n" + COUNT.read_text())
@@ -129,10 +126,19 @@ class Obstacles(ClusterTest):
         options = "--bftrainer=nodes=1-4,up=1,down=1"
         licensed = self.sbatch(options, "-L", "seat:1", script, folders[0])
         self.wait_trains(licensed, 2)
-        self.wait_for(lambda: self.show(licensed)["reason"], "it is said what it waits for")
         other = self.sbatch(options, script, folders[1])
         self.wait_trains(other, 2)
         self.assertIsNotNone(self.trains(licensed, 2))
+
+    def test_a_dependency_that_is_not_met_keeps_no_other_trainer_from_a_node(self):
+        before = self.regular("-N1", "-w", "n4")
+        waiting = self.counter("1-4", "--dependency=afterany:%d" % before)
+        self.wait_for(
+            lambda: (self.show(waiting) or {}).get("reason") not in (None, "not enough idle nodes"),
+            "it is said that it waits for something of its own",
+        )
+        other = self.counter("1-3")
+        self.wait_trains(other, 3)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ use bftrainer_core::trainer::TrainerId;
 use super::Input;
 use super::accounting::Accounting;
 use super::agents::Agents;
+use super::respecify::Respecification;
 use super::slurm_thread::{Change, ChangeKind, Order, Purpose, Report};
 use super::tasks::Array;
 use crate::config::Config;
@@ -77,6 +78,8 @@ pub(super) struct Brain {
     pub history: BTreeMap<u32, serde_json::Value>,
     /// Results of actions that needed nobody else.
     pub immediate_events: Vec<Event>,
+    /// New specifications that Slurm has not confirmed yet, by array job id.
+    pub respecifications: BTreeMap<u32, Respecification>,
     /// Plain jobs in our partition.
     pub plain_jobs: usize,
     /// Whether Slurm's state was ever seen.
@@ -131,6 +134,7 @@ impl Brain {
             history: memory.ended.into_iter().collect(),
             store,
             immediate_events: Vec::new(),
+            respecifications: BTreeMap::new(),
             plain_jobs: 0,
             has_seen: false,
             start_tokens: 0.0,
@@ -173,6 +177,7 @@ impl Brain {
                     self.agent_message(now_s, connection, message, &mut events);
                 }
                 Input::Disconnected { connection } => self.agents.disconnected(connection, now_s),
+                Input::Set { uid, set, answer } => self.respecify(uid, &set, answer),
                 Input::Query { uid, query, answer } => questions.push((uid, query, answer)),
                 Input::Metrics { answer } => {
                     // The asker may have gone away.

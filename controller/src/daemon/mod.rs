@@ -14,6 +14,7 @@ mod limits;
 mod observe;
 mod placements;
 mod pool_view;
+mod respecify;
 mod rows;
 mod server;
 mod slurm_thread;
@@ -24,7 +25,7 @@ mod web;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bftrainer::hint;
-use bftrainer::wire::{Answer, FromAgent, Join, Query, ToAgent};
+use bftrainer::wire::{Answer, FromAgent, Join, Query, Set, ToAgent};
 use thiserror::Error;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::signal::unix::{SignalKind, signal};
@@ -77,6 +78,15 @@ pub enum Input {
     Metrics {
         /// Where the page goes.
         answer: oneshot::Sender<String>,
+    },
+    /// A user changes a trainer's specification.
+    Set {
+        /// Proven uid.
+        uid: u32,
+        /// The change.
+        set: Set,
+        /// Where the answer goes.
+        answer: oneshot::Sender<Answer>,
     },
     /// A node's prolog or epilog says that something changed.
     Hint,
