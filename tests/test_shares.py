@@ -11,6 +11,9 @@ from cluster import COUNT, ClusterTest
 
 OTHER = "nobody"
 
+# Each node is worth less than the one before, so that sharing pays.
+CURVE = "curve=1:10/2:15/3:19/4:21"
+
 
 @unittest.skipUnless(os.geteuid() == 0, "only root can submit as somebody else")
 class SharesTest(ClusterTest):
@@ -19,7 +22,8 @@ class SharesTest(ClusterTest):
         folder = self.dir / name
         folder.mkdir()
         folder.chmod(0o777)
-        return self.counter(nodes, cwd=folder, user=user)
+        specification = "--bftrainer=nodes={},up=1,down=1,{}".format(nodes, CURVE)
+        return self.sbatch(specification, COUNT, cwd=folder, user=user)
 
     def end(self, name):
         (self.dir / name / "end").write_text("0")
@@ -45,7 +49,7 @@ class Shares(SharesTest):
     def test_an_owner_weighs_his_trainings_and_asks_for_less(self):
         light, heavy = self.train("light", user=OTHER), self.train("heavy", user=OTHER)
         self.wait_nodes({light: 2, heavy: 2})
-        self.cluster.ok("bftrainer", "set", heavy, "weight=20", user=OTHER)
+        self.cluster.ok("bftrainer", "set", heavy, "weight=5", user=OTHER)
         self.wait_nodes({light: 1, heavy: 3})
         self.cluster.ok("bftrainer", "set", heavy, "nodes=1-2", user=OTHER)
         self.wait_nodes({light: 2, heavy: 2})
@@ -54,7 +58,7 @@ class Shares(SharesTest):
         self.assert_refused(heavy, "weight=0", OTHER, "weight=0: expected")
         self.assert_refused(heavy, "size=3", OTHER, 'unknown key "size"')
         specification = self.show(heavy)["specification"]
-        self.assertEqual(specification, "nodes=1-2,weight=20,up=1,down=1")
+        self.assertEqual(specification, "nodes=1-2,weight=5,{},up=1,down=1".format(CURVE))
         # It is Slurm that keeps it.
         self.cluster.kill("bftrainerd")
         self.cluster.start_missing()

@@ -138,8 +138,8 @@ impl Engine {
     }
 
     /// Admits trainers while those that run could not use the whole pool or are
-    /// fewer than `min_trainers`: round robin over users, first come first
-    /// served within one. A trainer whose min does not fit neither counts nor is
+    /// fewer than `min_trainers`: the user with the fewest first, of these the one
+    /// whose turn was longest ago, first come first served within one. A trainer whose min does not fit neither counts nor is
     /// admitted; a pool that is in doubt says nothing about what fits.
     fn admit(&mut self, pool_nodes: u32) {
         while !self.pool_in_doubt {
@@ -163,8 +163,9 @@ impl Engine {
                 .filter(|trainer| trainer.state == TrainerState::Waiting)
                 .filter(|trainer| trainer.info.min_nodes <= pool_nodes)
                 .min_by_key(|trainer| {
-                    let running = per_owner.get(&trainer.info.owner_uid).copied().unwrap_or(0);
-                    (running, trainer.arrival)
+                    let owner = trainer.info.owner_uid;
+                    let running = per_owner.get(&owner).copied().unwrap_or(0);
+                    (running, self.served.get(&owner), trainer.arrival)
                 })
                 .map(|trainer| trainer.info.id);
             let Some(trainer) = next.and_then(|id| self.trainers.get_mut(&id)) else {
@@ -172,6 +173,8 @@ impl Engine {
             };
             trainer.state = TrainerState::Admitted;
             trainer.admission = self.admissions;
+            self.served
+                .insert(trainer.info.owner_uid, self.admissions);
             self.admissions += 1;
         }
     }

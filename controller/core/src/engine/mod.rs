@@ -105,6 +105,8 @@ pub struct Engine {
     join_events: u64,
     arrivals: u64,
     admissions: u64,
+    /// The number of each owner's last admission, by uid.
+    served: BTreeMap<u32, u64>,
     #[serde(skip)]
     solver: DpSolver,
     #[serde(skip)]
@@ -136,6 +138,7 @@ impl Engine {
             join_events: 0,
             arrivals: 0,
             admissions: 0,
+            served: BTreeMap::new(),
             solver: DpSolver::default(),
             actions: Vec::new(),
             decisions: Vec::new(),
