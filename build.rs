@@ -43,8 +43,10 @@ mod slurm {
                  is libclang installed (Debian: libclang-dev)?"
             ))
         });
-        // Cargo sets OUT_DIR for every build script.
-        let out = Path::new(&std::env::var_os("OUT_DIR").expect("OUT_DIR")).join("slurm.rs");
+        let Some(folder) = std::env::var_os("OUT_DIR") else {
+            fail("OUT_DIR is not set: this is a build script, which cargo runs");
+        };
+        let out = Path::new(&folder).join("slurm.rs");
         if let Err(error) = bindings.write_to_file(&out) {
             fail(&format!("{} could not be written: {error}", out.display()));
         }

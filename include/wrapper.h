@@ -7,7 +7,8 @@
 
 /* Flags that the headers compute with macros, which bindings can't show. */
 static const uint32_t BFT_JOB_COMPLETING = JOB_COMPLETING;
-static const uint32_t BFT_JOB_CONFIGURING = JOB_CONFIGURING;
+static const uint32_t BFT_PRIVATE_DATA_JOBS = PRIVATE_DATA_JOBS;
+static const uint32_t BFT_PRIVATE_DATA_NODES = PRIVATE_DATA_NODES;
 static const uint32_t BFT_JOB_REQUEUE_HOLD = JOB_REQUEUE_HOLD;
 static const uint32_t BFT_NODE_STATE_COMPLETING = NODE_STATE_COMPLETING;
 static const uint32_t BFT_NODE_STATE_PLANNED = NODE_STATE_PLANNED;

@@ -42,7 +42,8 @@ def report(samples, loss=None, epoch=None, total=None, done=False, last=False):
     """Tells the controller how far the training is: one datagram to $BFT_REPORT.
 
     samples: samples learnt since the very beginning, as in the checkpoint; the
-        controller takes the throughput from its slope.
+        controller tells progress from standstill by it, and measures by it how long
+        a restart takes.
     loss, epoch: shown to the user; a loss that is not finite is left out.
     total: the value of `samples` at which the training will be finished.
     done: the training is finished (a hint; rank 0's exit code decides).

@@ -1,5 +1,5 @@
 //! The plugin's line in plugstack.conf: `controller=HOST:PORT partition=NAME
-//! agent=/PATH controller_uid=N`. Problems are collected, not printed: slurmd
+//! agent=/PATH controller_uid=N orphan_wait_s=N`. Problems are collected, not printed: slurmd
 //! logs them once, and sbatch says them to who asks for a trainer.
 
 use std::ffi::{CStr, c_char, c_int};
@@ -21,6 +21,9 @@ pub struct Args {
     pub agent: String,
     /// The uid the controller proves to agents, if not SlurmUser's.
     pub controller_uid: Option<u32>,
+    /// How long a task without a controller waits, seconds; `None` for the agent's
+    /// default.
+    pub orphan_wait_s: Option<u32>,
     /// A sentence for each argument that was not understood.
     pub problems: Vec<String>,
 }
@@ -48,6 +51,7 @@ impl Args {
             partition: DEFAULT_PARTITION.to_owned(),
             agent: DEFAULT_AGENT.to_owned(),
             controller_uid: None,
+            orphan_wait_s: None,
             problems: Vec::new(),
         };
         for word in words {
@@ -63,7 +67,8 @@ impl Args {
     }
 
     fn set(&mut self, word: &str) -> Result<(), &'static str> {
-        const KEYS: &str = "controller=HOST:PORT, partition=NAME, agent=/PATH or controller_uid=N";
+        const KEYS: &str = "controller=HOST:PORT, partition=NAME, agent=/PATH, controller_uid=N or \
+                            orphan_wait_s=N";
         let (key, value) = word.split_once('=').ok_or(KEYS)?;
         match key {
             "controller" => {
@@ -84,6 +89,10 @@ impl Args {
                 let uid = value.parse().map_err(|_| "a number")?;
                 self.controller_uid = Some(uid);
             }
+            "orphan_wait_s" => {
+                let seconds = value.parse().map_err(|_| "a whole number of seconds")?;
+                self.orphan_wait_s = Some(seconds);
+            }
             _ => return Err(KEYS),
         }
         Ok(())
@@ -101,11 +110,13 @@ mod tests {
             "partition=idle",
             "agent=/opt/bft/bftrainer",
             "controller_uid=64030",
+            "orphan_wait_s=30",
         ]);
         assert_eq!(args.controller.as_deref(), Some("[::1]:6820"));
         assert_eq!(args.partition, "idle");
         assert_eq!(args.agent, "/opt/bft/bftrainer");
         assert_eq!(args.controller_uid, Some(64_030));
+        assert_eq!(args.orphan_wait_s, Some(30));
         assert_eq!(args.problems, Vec::<String>::new());
     }
 
@@ -127,13 +138,14 @@ mod tests {
             "partition=a,b",
             "agent=bftrainer",
             "controller_uid=slurm",
+            "orphan_wait_s=1.5",
             "contoller=host:1",
             "verbose",
             "partition=idle",
         ]);
-        assert_eq!(args.problems.len(), 9, "{:?}", args.problems);
-        assert!(args.problems[7].contains("contoller=host:1"));
-        assert!(args.problems[7].contains("expected controller=HOST:PORT"));
+        assert_eq!(args.problems.len(), 10, "{:?}", args.problems);
+        assert!(args.problems[8].contains("contoller=host:1"));
+        assert!(args.problems[8].contains("expected controller=HOST:PORT"));
         assert_eq!(args.partition, "idle");
         assert_eq!(args.controller, None);
     }

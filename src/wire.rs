@@ -79,6 +79,9 @@ pub enum Request {
     Set(Set),
 }
 
+/// Heartbeats that may stay away, either way, before the peer is lost.
+pub const MISSED_HEARTBEATS: f64 = 3.0;
+
 /// Who a worker agent is and what it is doing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Join {
@@ -219,12 +222,10 @@ pub enum ToAgent {
         /// The verdict's exit code.
         exit_code: i32,
     },
-    /// When the node is expected back, or the limit moved.
+    /// The limit has moved.
     Until {
         /// Epoch seconds at which Slurm's limit ends the task.
         end_time_s: Option<i64>,
-        /// Epoch seconds by which the node is expected back.
-        deadline_s: Option<i64>,
     },
     /// Slurm is ending this task, though its signal may not have arrived (one that
     /// meets a task while it is being launched is lost): exit at once.

@@ -90,8 +90,18 @@ class Commands(ClusterTest):
         totals = dict(line.split("=", 1) for line in self.said("show").splitlines())
         self.assertEqual((totals["trainers"], totals["pool_nodes"]), ("1", "4"))
         self.assertEqual((totals["agents"], totals["plain_jobs"]), ("3", "0"))
-        for key in ("idle_node_s", "harvested_node_s"):
+        for key in ("pool_node_s", "harvested_node_s"):
             self.assertGreater(float(totals[key]), 0)
+
+    def test_show_is_parsable_or_says_that_it_has_no_header(self):
+        header, line = self.said("show", self.trainer, "-P").splitlines()
+        shown = dict(zip(header.split("|"), line.split("|")))
+        self.assertEqual(shown["jobid"], str(self.trainer))
+        (line,) = self.said("show", "-P", "-h").splitlines()
+        self.assertNotIn("trainers", line)
+        done = self.cluster.run("bftrainer", "show", "-h")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("no header", done.stderr)
 
     def test_show_says_so_when_there_is_no_such_trainer(self):
         done = self.cluster.run("bftrainer", "show", "4000000")
@@ -153,6 +163,27 @@ class Commands(ClusterTest):
 
     def looks(self):
         return self.cluster.bftrainer("show")[0]["slurm_looks"]
+
+
+@unittest.skipUnless(os.geteuid() == 0, "only root can ask as somebody else")
+class Private(ClusterTest):
+    CONF = ["PrivateData=jobs,nodes"]
+
+    def test_users_see_only_their_own_trainers_and_operators_all(self):
+        trainer = self.counter("1-2")
+        self.wait_trains(trainer, 2)
+        asked = {}
+        for command in (["queue", "-h"], ["why", "-h"], ["nodes", "-h"], ["show", trainer]):
+            asked[command[0]] = self.cluster.run("bftrainer", *command, user="nobody")
+        for command in ("queue", "why"):
+            self.assertEqual((asked[command].returncode, asked[command].stdout), (0, ""))
+        for command, part in (("show", "is no trainer"), ("nodes", "PrivateData=nodes")):
+            self.assertEqual((asked[command].returncode, asked[command].stdout), (1, ""))
+            self.assertIn(part, asked[command].stderr)
+        for operator in (None, "slurm"):
+            for command in (["queue", "-h"], ["why", "-h"], ["show", trainer], ["nodes", "-h"]):
+                done = self.cluster.run("bftrainer", *command, user=operator)
+                self.assertIn(str(trainer), done.stdout, (operator, command, done.stderr))
 
 
 if __name__ == "__main__":

@@ -105,9 +105,23 @@ class Failing(ClusterTest):
         trainer = self.sbatch("--bftrainer=nodes=1-4,up=1,down=1", script)
         row = self.wait_trains(trainer, 3)
         self.assertEqual(row["node_list"], ["n1", "n3", "n4"])
-        bad = [row for row in self.cluster.bftrainer("nodes") if row["use"] == "quarantine"]
+        rows = self.cluster.bftrainer("nodes")
+        bad = [row for row in rows if row["reason"]]
         self.assertEqual([row["node"] for row in bad], ["n2"])
-        self.assertIn("local rank 0 exited 3", bad[0]["reason"])
+        reason = "T{} keeps off it: local rank 0 exited 3".format(trainer)
+        self.assertEqual(bad[0]["reason"], reason)
+        # Others may use it at once.
+        other = self.counter("1-1")
+        row = self.wait_trains(other, 1)
+        self.assertEqual(row["node_list"], ["n2"])
+        # A controller that is started anew knows it, too.
+        self.cluster.stop_controller()
+        self.cluster.start_controller()
+        self.wait_for(
+            lambda: [row["reason"] for row in self.cluster.bftrainer("nodes") or ()]
+            == [None, reason, None, None],
+            "the node is still avoided",
+        )
         self.end()
         self.wait_ended(trainer, "COMPLETED")
 

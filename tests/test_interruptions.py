@@ -7,7 +7,7 @@ import os
 import signal
 import unittest
 
-from cluster import ClusterTest
+from cluster import ROOT, ClusterTest
 
 
 class WithoutController(ClusterTest):
@@ -32,6 +32,30 @@ class WithoutController(ClusterTest):
         self.assertEqual(self.starts(), 4)
         self.end()
         self.wait_ended(trainer, "COMPLETED")
+
+    def test_settings_that_slurm_contradicts_are_refused_at_start(self):
+        path = self.cluster.dir / "bftrainer.toml"
+        good = path.read_text()
+        for setting, part in (
+            ('exclude_nodes = ["n[1-"]', '"n[1-" is no host list'),
+            ('partition = "nowhere"', "partition nowhere: Slurm has none of this name"),
+        ):
+            with self.subTest(setting):
+                name = setting.split(" = ")[0]
+                lines = [line for line in good.splitlines() if not line.startswith(name)]
+                bad = self.dir / "bad.toml"
+                bad.write_text("\n".join([setting, *lines]) + "\n")
+                done = self.cluster.run(ROOT / "target/release/bftrainerd", "--config", bad)
+                self.assertEqual(done.returncode, 78, done.stderr)
+                self.assertIn(part, done.stderr)
+
+    def test_a_state_file_that_is_deleted_is_noticed_and_begun_anew(self):
+        (path,) = self.cluster.dir.glob("**/bftrainer.db")
+        path.unlink()
+        trainer = self.counter("1-4")
+        self.wait_trains(trainer, 4)
+        self.wait_for(path.exists, "the file is begun anew")
+        self.assertIn("deleted or replaced", self.cluster.controller_log())
 
     def test_a_trainer_that_finishes_without_controller_is_completed_later(self):
         trainer = self.counter("1-6")

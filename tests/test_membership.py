@@ -142,8 +142,43 @@ class Growing(ClusterTest):
                     and "bftrainer" not in command])
 
 
+SAVING = '''
+trap 'echo "$BFT_GENERATION $RANK" >> saved.log; exit 143' TERM
+'''
+
+
+class Stay(ClusterTest):
+    NODES = 3
+
+    def test_workers_whose_longest_stay_is_over_leave_saved_all_of_them(self):
+        script = self.script(SAVING + COUNT.read_text())
+        trainer = self.sbatch("-t", "1", "--bftrainer=nodes=1-3,up=1,down=1", script)
+        row = self.wait_trains(trainer, 3)
+
+        def have_restarted():
+            tasks = self.cluster.tasks(trainer).values()
+            return all(int(task["Restarts"]) > 0 for task in tasks) and self.trains(trainer, 3)
+
+        last = self.wait_for(have_restarted, "all three workers have left and come again", 150)
+        self.assertGreater(last["samples"], row["samples"])
+        starts = [line.split() for line in (self.dir / "starts.log").read_text().splitlines()]
+        started = {(int(generation), rank) for generation, rank, _, _ in starts}
+        saved = [line.split() for line in (self.dir / "saved.log").read_text().splitlines()]
+        saved = {(int(generation), rank) for generation, rank in saved}
+        ended = {(number, rank) for number, rank in started if number < last["generation"]}
+        self.assertEqual(ended - saved, set())
+        for output in self.dir.glob("slurm-*.out"):
+            self.assertNotIn("Slurm's limit is", output.read_text())
+        self.assertEqual(set(self.cluster.states(trainer).values()), {"RUNNING"})
+
+
 class Preemption(ClusterTest):
     NODES = 5
+
+    def wait_preemptions(self, trainer, count):
+        self.wait_for(
+            lambda: self.show(trainer)["preemptions"] == count, "%d preemptions are counted" % count
+        )
 
     def test_one_node_is_taken_and_the_trainer_goes_on_and_comes_back(self):
         trainer = self.counter("1-5")
@@ -151,7 +186,7 @@ class Preemption(ClusterTest):
         regular = self.regular("-w", "n4", seconds=1)
         row = self.wait_trains(trainer, 4, after=row) or row
         self.assertNotIn("n4", row["node_list"])
-        self.assertEqual(row["preemptions"], 1)
+        self.wait_preemptions(trainer, 1)
         self.wait_state(regular, "COMPLETED")
         row = self.wait_trains(trainer, 5, after=row)
         self.assertIn("n4", row["node_list"])
@@ -162,7 +197,7 @@ class Preemption(ClusterTest):
         regular = self.regular("-w", "n2,n4", "-N2")
         row = self.wait_trains(trainer, 3, after=row)
         self.assertEqual(row["node_list"], ["n1", "n3", "n5"])
-        self.assertEqual(row["preemptions"], 2)
+        self.wait_preemptions(trainer, 2)
         self.cluster.ok("scancel", regular)
         self.wait_trains(trainer, 5, after=row)
 
@@ -173,6 +208,36 @@ class Preemption(ClusterTest):
         self.regular("-w", master)
         row = self.wait_trains(trainer, 4, after=row)
         self.assertNotIn(master, row["node_list"])
+
+    def test_a_task_that_its_owner_requeues_is_no_preemption(self):
+        trainer = self.counter("1-5")
+        row = self.wait_trains(trainer, 5)
+        node = row["node_list"][2]
+        tasks = self.cluster.tasks(trainer)
+        (index,) = [index for index, task in tasks.items() if task["NodeList"] == node]
+        self.cluster.ok("scontrol", "requeue", "{}_{}".format(trainer, index))
+        self.wait_trains(trainer, 5, after=row)
+        regular = self.regular("-w", node)
+        self.wait_state(regular, "RUNNING")
+        self.wait_preemptions(trainer, 1)
+
+    def test_a_trainer_whose_owner_forbids_requeueing_still_gives_nodes_back(self):
+        trainer = self.counter("1-5")
+        row = self.wait_trains(trainer, 5)
+        self.cluster.ok("scontrol", "update", "JobId=%d" % trainer, "Requeue=0")
+        second = self.counter("2-2")
+        self.wait_trains(second, 2)
+        self.wait_trains(trainer, 3, after=row)
+        self.wait_for(
+            lambda: {task["Requeue"] for task in self.cluster.tasks(trainer).values()} == {"1"},
+            "its tasks may be queued again",
+        )
+        self.assertEqual(self.cluster.controller_log().count("has set Requeue=0"), 1)
+        regular = self.regular("-N5")
+        self.wait_state(regular, "RUNNING")
+        self.cluster.ok("scancel", regular, second)
+        self.wait_trains(trainer, 5)
+        self.assertNotIn("CANCELLED", self.cluster.states(trainer).values())
 
     def test_all_nodes_are_taken_and_the_trainer_resumes_from_its_checkpoint(self):
         trainer = self.counter("1-5")

@@ -5,6 +5,7 @@ mod reader;
 
 use std::path::{Path, PathBuf};
 
+use bftrainer::wire::MISSED_HEARTBEATS;
 use bftrainer_core::engine::EngineConfig;
 use bftrainer_core::metric::Metric;
 use thiserror::Error;
@@ -20,6 +21,9 @@ pub const EX_CONFIG: u8 = 78;
 
 /// Largest file that is read, bytes.
 const MAX_BYTES: u64 = 1024 * 1024;
+
+/// A loss is noticed and reported so long after the last heartbeat that counts, seconds.
+const COLLATERAL_MARGIN_S: f64 = 2.0;
 
 /// What happens to an ended trainer's tasks that never ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +75,7 @@ pub struct Config {
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file can't be read.
-    #[error("{path}: {error}; give its place with --config or BFTRAINER_CONF")]
+    #[error("{path}: {error}; {}", unreadable_advice(error))]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -90,6 +94,16 @@ pub enum ConfigError {
         /// `FILE:LINE: what is wrong, what was expected`.
         problems: Vec<String>,
     },
+}
+
+fn unreadable_advice(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "give its place with --config or BFTRAINER_CONF",
+        std::io::ErrorKind::PermissionDenied => {
+            "SlurmUser and all users of the bftrainer commands must be able to read it (chmod a+r)"
+        }
+        _ => "it must be a readable file of TOML",
+    }
 }
 
 impl Config {
@@ -128,6 +142,7 @@ impl Config {
             "efficiency" => Metric::Efficiency { floor },
             _ => Metric::Speedup { exponent },
         };
+        let heartbeat_s = reader.number("heartbeat_s", 2.0, 0.2..=60.0);
         let engine = EngineConfig {
             horizon_s: reader.number("horizon_s", defaults.horizon_s, 1.0..=86_400.0),
             metric,
@@ -148,6 +163,9 @@ impl Config {
                 defaults.quarantine_max_s,
                 1.0..=604_800.0,
             ),
+            collateral_window_s: defaults
+                .collateral_window_s
+                .max(heartbeat_s * MISSED_HEARTBEATS + COLLATERAL_MARGIN_S),
             failures: reader.count("failures", defaults.failures as u32, 1..=100) as usize,
             ..defaults
         };
@@ -171,7 +189,7 @@ impl Config {
             max_tasks: reader.count("max_tasks", 8000, 1..=10_000_000),
             max_starts_per_s: reader.count("max_starts_per_s", 20, 1..=1000),
             place_timeout_s: reader.number("place_timeout_s", 10.0, 2.0..=600.0),
-            heartbeat_s: reader.number("heartbeat_s", 2.0, 0.2..=60.0),
+            heartbeat_s,
             parallel_fraction: reader.number("parallel_fraction", 0.98, 0.0..=1.0),
             up_s: reader.number("up_s", 20.0, 0.0..=86_400.0),
             down_s: reader.number("down_s", 10.0, 0.0..=86_400.0),
@@ -272,6 +290,30 @@ mod tests {
             );
         }
         assert_eq!(lines.len(), 7, "{error}");
+    }
+
+    #[test]
+    fn a_file_that_can_not_be_read_is_told_apart_from_one_that_is_not_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = folder.path().join("b.toml");
+        let error = Config::read(&missing).unwrap_err().to_string();
+        assert!(error.contains("give its place with --config"), "{error}");
+        let denied = ConfigError::Unreadable {
+            path: missing,
+            error: std::io::ErrorKind::PermissionDenied.into(),
+        };
+        let error = denied.to_string();
+        assert!(error.contains("must be able to read it"), "{error}");
+        assert!(!error.contains("--config"), "{error}");
+        let error = Config::read(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("must be a readable file"), "{error}");
+    }
+
+    #[test]
+    fn a_failure_may_be_explained_as_long_as_a_silent_peer_takes_to_be_missed() {
+        assert_eq!(parse("").unwrap().engine.collateral_window_s, 8.0);
+        let config = parse("heartbeat_s = 30\n").unwrap();
+        assert_eq!(config.engine.collateral_window_s, 92.0);
     }
 
     #[test]

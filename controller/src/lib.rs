@@ -11,6 +11,8 @@ pub mod check;
 #[cfg(feature = "slurm")]
 pub mod cli;
 #[cfg(feature = "slurm")]
+pub mod clock;
+#[cfg(feature = "slurm")]
 pub mod daemon;
 #[cfg(feature = "slurm")]
 pub mod http;

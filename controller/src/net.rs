@@ -177,8 +177,6 @@ async fn prove_to_server(
 pub struct Accepted {
     /// The client's uid.
     pub uid: u32,
-    /// The client's gid.
-    pub gid: u32,
     /// The connection, on which its request comes next.
     pub connection: Connection,
 }
@@ -200,16 +198,19 @@ async fn prove_to_client(stream: TcpStream, settings: &Settings) -> Result<Accep
     };
     connection.write(&hello).await?;
     let client: ClientHello = connection.read().await?;
-    match check_client(&client, &hello.nonce, settings).await {
-        Ok(proof) => {
-            let credential = encode(server_payload(&hello.nonce, &client.nonce), settings).await?;
+    let checked = async {
+        let proof = check_client(&client, &hello.nonce, settings).await?;
+        let payload = server_payload(&hello.nonce, &client.nonce);
+        Ok::<_, NetError>((proof, encode(payload, settings).await?))
+    };
+    match checked.await {
+        Ok((proof, credential)) => {
             connection
                 .write(&ServerProof::Welcome { credential })
                 .await?;
             connection.peer_protocol = client.protocol;
             Ok(Accepted {
                 uid: proof.uid,
-                gid: proof.gid,
                 connection,
             })
         }
@@ -259,10 +260,6 @@ async fn decode(credential: String, settings: &Settings) -> Result<Credential, N
 /// Fresh random text from the system.
 fn nonce() -> io::Result<String> {
     let mut bytes = [0u8; NONCE_BYTES];
-    // SAFETY: the buffer is writable for the length that is passed.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), NONCE_BYTES, 0) };
-    if usize::try_from(got) != Ok(NONCE_BYTES) {
-        return Err(io::Error::last_os_error());
-    }
+    getrandom::fill(&mut bytes)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

@@ -3,12 +3,13 @@
 //! directory, written by a thread of its own so that a slow disk delays nobody.
 
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use bftrainer_core::engine::Decision;
+use bftrainer_core::engine::{Decision, Quarantine};
 use bftrainer_core::trainer::TrainerId;
 use nix::fcntl::{Flock, FlockArg};
 use rusqlite::{Connection, Transaction, params};
@@ -18,7 +19,7 @@ use thiserror::Error;
 const FILE: &str = "bftrainer.db";
 
 /// Version of the tables; in the file as `user_version`.
-const SCHEMA: i32 = 1;
+const SCHEMA: i32 = 2;
 
 /// Records are written together this often.
 const BATCH: Duration = Duration::from_secs(1);
@@ -35,6 +36,16 @@ const TABLES: &str = "
         day INTEGER NOT NULL, user TEXT NOT NULL, account TEXT NOT NULL, node_s REAL NOT NULL,
         PRIMARY KEY (day, user, account));
 ";
+
+/// New with version 2. `trainer` is null for a node's own fault.
+const FAULT_TABLE: &str = "
+    CREATE TABLE node_fault (
+        node TEXT NOT NULL, trainer INTEGER, until_s REAL NOT NULL, times INTEGER NOT NULL,
+        reason TEXT NOT NULL, speaks_against_node INTEGER NOT NULL);
+";
+
+/// A deleted file is noticed within this time.
+const LOOK_FOR_FILE: Duration = Duration::from_secs(10);
 
 /// Why there is no store.
 #[derive(Debug, Error)]
@@ -78,6 +89,8 @@ pub enum Record {
         /// The row.
         row: serde_json::Value,
     },
+    /// All that speaks against nodes; takes the place of what was kept before.
+    NodeFaults(Vec<NodeFault>),
     /// Node-seconds in which ranks ran.
     Harvest {
         /// Days since 1970.
@@ -91,6 +104,19 @@ pub enum Record {
     },
 }
 
+/// Why a node is left alone.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeFault {
+    /// Its name.
+    pub node: String,
+    /// The trainer that keeps off it; `None`: all do.
+    pub trainer: Option<TrainerId>,
+    /// How long, and why.
+    pub quarantine: Quarantine,
+    /// Whether a trainer's failure says something of the node.
+    pub speaks_against_node: bool,
+}
+
 /// What an earlier daemon has left.
 #[derive(Debug, Default)]
 pub struct Memory {
@@ -98,6 +124,8 @@ pub struct Memory {
     pub decisions: Vec<Decision>,
     /// The last ended trainers.
     pub ended: Vec<(u32, serde_json::Value)>,
+    /// What speaks against nodes.
+    pub node_faults: Vec<NodeFault>,
 }
 
 /// The open store. Dropping it writes what is left.
@@ -133,8 +161,8 @@ impl Store {
         let (records, received) = channel();
         let writer = thread::Builder::new()
             .name("store".to_owned())
-            .spawn(move || write_all(connection, &received))
-            .map_err(|error| unusable(&path, error.to_string()))?;
+            .spawn(move || Writer::new(path, connection).write_all(&received))
+            .map_err(|error| unusable(state_dir, error.to_string()))?;
         let store = Store {
             records: Some(records),
             writer: Some(writer),
@@ -206,6 +234,13 @@ fn open_checked(path: &Path, most: u32) -> Result<(Connection, Memory), Trouble>
         0 => {
             let transaction = connection.transaction()?;
             transaction.execute_batch(TABLES)?;
+            transaction.execute_batch(FAULT_TABLE)?;
+            transaction.pragma_update(None, "user_version", SCHEMA)?;
+            transaction.commit()?;
+        }
+        1 => {
+            let transaction = connection.transaction()?;
+            transaction.execute_batch(FAULT_TABLE)?;
             transaction.pragma_update(None, "user_version", SCHEMA)?;
             transaction.commit()?;
         }
@@ -243,13 +278,35 @@ fn recall(connection: &Connection, most: u32) -> rusqlite::Result<Memory> {
         .rev()
         .filter_map(|(id, row)| Some((id, serde_json::from_str(&row).ok()?)))
         .collect();
-    Ok(Memory { decisions, ended })
+    Ok(Memory {
+        decisions,
+        ended,
+        node_faults: recall_faults(connection)?,
+    })
+}
+
+fn recall_faults(connection: &Connection) -> rusqlite::Result<Vec<NodeFault>> {
+    connection
+        .prepare(
+            "SELECT node, trainer, until_s, times, reason, speaks_against_node FROM node_fault",
+        )?
+        .query_map([], |row| {
+            Ok(NodeFault {
+                node: row.get(0)?,
+                trainer: row.get::<_, Option<u32>>(1)?.map(TrainerId),
+                quarantine: Quarantine {
+                    until_s: row.get(2)?,
+                    times: row.get(3)?,
+                    reason: row.get(4)?,
+                },
+                speaks_against_node: row.get(5)?,
+            })
+        })?
+        .collect()
 }
 
 fn set_aside(path: &Path, error: &str) -> std::io::Result<()> {
-    let epoch_s = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |duration| duration.as_secs());
+    let epoch_s = crate::clock::now_s() as u64;
     let aside = path.with_extension(format!("db.damaged-{epoch_s}"));
     log::error!(
         "{} is damaged ({error}): set aside as {}, begun anew; what was kept is not shown any more",
@@ -267,40 +324,97 @@ fn set_aside(path: &Path, error: &str) -> std::io::Result<()> {
     std::fs::rename(path, aside)
 }
 
-/// Writes what comes, a transaction a second, until nobody sends any more.
-fn write_all(mut connection: Connection, received: &Receiver<Record>) {
-    let mut failing = false;
-    let mut open = true;
-    while open {
-        let mut batch = match received.recv() {
-            Ok(record) => vec![record],
-            Err(_) => return,
-        };
-        let deadline = std::time::Instant::now() + BATCH;
-        loop {
-            let left = deadline.saturating_duration_since(std::time::Instant::now());
-            match received.recv_timeout(left) {
-                Ok(record) => batch.push(record),
-                Err(RecvTimeoutError::Timeout) => break,
-                Err(RecvTimeoutError::Disconnected) => {
-                    open = false;
-                    break;
-                }
-            }
+/// The thread that writes.
+struct Writer {
+    path: PathBuf,
+    connection: Connection,
+    /// Device and inode of the open file.
+    identity: Option<(u64, u64)>,
+    failing: bool,
+}
+
+impl Writer {
+    fn new(path: PathBuf, connection: Connection) -> Self {
+        Writer {
+            identity: identity(&path),
+            path,
+            connection,
+            failing: false,
         }
-        match write_batch(&mut connection, &batch) {
-            Ok(()) if failing => {
-                log::info!("the state file can be written again");
-                failing = false;
-            }
-            Ok(()) => {}
-            Err(error) if failing => log::debug!("state file: {error}"),
-            Err(error) => {
-                log::error!("the state file can't be written: {error}; the daemon goes on without");
-                failing = true;
+    }
+
+    /// Writes what comes, a transaction a second, until nobody sends any more.
+    fn write_all(mut self, received: &Receiver<Record>) {
+        loop {
+            match received.recv_timeout(LOOK_FOR_FILE) {
+                Ok(record) => self.write_with_what_follows(record, received),
+                Err(RecvTimeoutError::Timeout) => self.begin_anew_if_gone(),
+                Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
+
+    fn write_with_what_follows(&mut self, first: Record, received: &Receiver<Record>) {
+        let mut batch = vec![first];
+        let deadline = Instant::now() + BATCH;
+        // A sender that has gone is met again by the next call.
+        while let Ok(record) =
+            received.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+        {
+            batch.push(record);
+        }
+        self.begin_anew_if_gone();
+        match write_batch(&mut self.connection, &batch) {
+            Ok(()) => {
+                if std::mem::replace(&mut self.failing, false) {
+                    log::info!("the state file can be written again");
+                }
+            }
+            Err(error) => self.complain(&error),
+        }
+    }
+
+    /// SQLite goes on writing to a file that was deleted or replaced, where nobody
+    /// will ever find it.
+    fn begin_anew_if_gone(&mut self) {
+        if self.identity.is_some() && identity(&self.path) == self.identity {
+            return;
+        }
+        if !self.failing {
+            log::error!(
+                "{} was deleted or replaced under the running daemon: begun anew; what was kept \
+                 in it is lost",
+                self.path.display()
+            );
+        }
+        let opened = self
+            .path
+            .parent()
+            .map_or(Ok(()), std::fs::create_dir_all)
+            .map_err(|error| error.to_string())
+            .and_then(|()| open_checked(&self.path, 0).map_err(|trouble| trouble.to_string()));
+        match opened {
+            Ok((connection, _)) => {
+                self.connection = connection;
+                self.identity = identity(&self.path);
+            }
+            Err(error) => self.complain(&error),
+        }
+    }
+
+    fn complain(&mut self, error: &dyn std::fmt::Display) {
+        if std::mem::replace(&mut self.failing, true) {
+            log::debug!("state file: {error}");
+        } else {
+            log::error!("the state file can't be written: {error}; the daemon goes on without");
+        }
+    }
+}
+
+/// Device and inode of a file.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino()))
 }
 
 fn write_batch(connection: &mut Connection, batch: &[Record]) -> rusqlite::Result<()> {
@@ -331,6 +445,7 @@ fn write(transaction: &Transaction<'_>, record: &Record) -> rusqlite::Result<()>
         Record::Ended { array_job_id, row } => transaction
             .prepare_cached("INSERT INTO ended VALUES (?1, ?2)")?
             .execute(params![array_job_id, row.to_string()])?,
+        Record::NodeFaults(faults) => return write_faults(transaction, faults),
         Record::Harvest {
             day,
             user,
@@ -343,6 +458,23 @@ fn write(transaction: &Transaction<'_>, record: &Record) -> rusqlite::Result<()>
             )?
             .execute(params![day, user, account, node_s])?,
     };
+    Ok(())
+}
+
+fn write_faults(transaction: &Transaction<'_>, faults: &[NodeFault]) -> rusqlite::Result<()> {
+    transaction.execute("DELETE FROM node_fault", [])?;
+    let mut insert =
+        transaction.prepare_cached("INSERT INTO node_fault VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?;
+    for fault in faults {
+        insert.execute(params![
+            fault.node,
+            fault.trainer.map(|trainer| trainer.0),
+            fault.quarantine.until_s,
+            fault.quarantine.times,
+            fault.quarantine.reason,
+            fault.speaks_against_node
+        ])?;
+    }
     Ok(())
 }
 
@@ -378,6 +510,68 @@ mod tests {
         assert_eq!(memory.decisions.len(), 10);
         assert_eq!(memory.decisions.last(), Some(&decision(19)));
         assert_eq!(memory.ended, [(7, row)]);
+    }
+
+    fn fault(node: &str, trainer: Option<u32>) -> NodeFault {
+        NodeFault {
+            node: node.to_owned(),
+            trainer: trainer.map(TrainerId),
+            quarantine: Quarantine {
+                until_s: 1.5e9,
+                times: 3,
+                reason: "local rank 0 exited 1".to_owned(),
+            },
+            speaks_against_node: true,
+        }
+    }
+
+    #[test]
+    fn the_last_word_on_bad_nodes_is_there_after_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, _) = Store::open(folder.path(), 10).unwrap();
+        store.keep(Record::NodeFaults(vec![fault("n1", None)]));
+        let last = vec![fault("n2", None), fault("n2", Some(7))];
+        store.keep(Record::NodeFaults(last.clone()));
+        drop(store);
+        let (_store, memory) = Store::open(folder.path(), 10).unwrap();
+        assert_eq!(memory.node_faults, last);
+    }
+
+    #[test]
+    fn a_file_of_the_first_version_is_taken_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let connection = Connection::open(folder.path().join(FILE)).unwrap();
+        connection.execute_batch(TABLES).unwrap();
+        connection.pragma_update(None, "user_version", 1).unwrap();
+        connection
+            .execute("INSERT INTO decision VALUES (1.5, 7, 2, 4, 'because')", [])
+            .unwrap();
+        drop(connection);
+        let (store, memory) = Store::open(folder.path(), 10).unwrap();
+        assert_eq!(memory.decisions.len(), 1);
+        store.keep(Record::NodeFaults(vec![fault("n1", None)]));
+        drop(store);
+        let (_store, memory) = Store::open(folder.path(), 10).unwrap();
+        assert_eq!(memory.node_faults, [fault("n1", None)]);
+    }
+
+    #[test]
+    fn a_file_that_is_deleted_or_replaced_under_the_daemon_is_begun_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE);
+        let (store, _) = Store::open(folder.path(), 10).unwrap();
+        store.keep(Record::Decision(decision(1)));
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "").unwrap();
+        store.keep(Record::Decision(decision(2)));
+        drop(store);
+        std::fs::remove_file(&path).unwrap();
+        let (store, _) = Store::open(folder.path(), 10).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        store.keep(Record::Decision(decision(3)));
+        drop(store);
+        let (_store, memory) = Store::open(folder.path(), 10).unwrap();
+        assert_eq!(memory.decisions, [decision(3)]);
     }
 
     #[test]

@@ -349,7 +349,6 @@ async fn near_slurms_limit_ranks_are_stopped_and_the_task_asks_to_be_requeued() 
     agent
         .send(ToAgent::Until {
             end_time_s: Some(now_s() + 5),
-            deadline_s: None,
         })
         .await;
     let words = agent.next_event().await;
@@ -372,7 +371,6 @@ async fn near_slurms_limit_ranks_are_stopped_and_the_task_asks_to_be_requeued() 
     agent
         .send(ToAgent::Until {
             end_time_s: Some(now_s() + 3600),
-            deadline_s: None,
         })
         .await;
     agent.start(3).await;

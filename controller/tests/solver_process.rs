@@ -13,7 +13,7 @@ use bftrainer_core::allocation::{
 };
 use bftrainer_core::curve::Curve;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, gettid};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -119,6 +119,27 @@ fn a_process_that_died_between_decisions_costs_none() {
     assert_eq!(milp.process().starts(), 2);
 }
 
+/// Waits until the thread `asker` of this process sleeps: it has asked and waits.
+fn wait_until_it_waits(asker: Pid) {
+    let path = format!("/proc/self/task/{asker}/stat");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let stat = std::fs::read_to_string(&path).unwrap();
+        // The state follows the name, which ends with the last parenthesis.
+        if stat
+            .rsplit(')')
+            .next()
+            .unwrap()
+            .trim_start()
+            .starts_with('S')
+        {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{stat}");
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn a_process_that_dies_at_work_costs_one_decision() {
     let mut milp = MilpSolver::new(settings(), LIMIT);
@@ -126,8 +147,9 @@ fn a_process_that_dies_at_work_costs_one_decision() {
     // Stopped it can't answer; killed it never will.
     signal(&milp, Signal::SIGSTOP);
     let id = milp.process().id().unwrap();
+    let asker = gettid();
     let killer = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(200));
+        wait_until_it_waits(asker);
         kill(Pid::from_raw(id as i32), Signal::SIGKILL).unwrap();
     });
     let solution = milp.solve(&problem);

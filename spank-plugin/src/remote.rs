@@ -78,7 +78,6 @@ fn command(tagged: bool, script: Vec<CString>) -> Vec<CString> {
 /// hides the option from commands inside the job.
 fn describe(env: &mut TaskEnv, args: &Args) {
     env.remove(option::INHERITED.as_bytes());
-    env.set(b"BFT_PARTITION", args.partition.as_bytes());
     match &args.controller {
         Some(controller) => env.set(b"BFT_CONTROLLER", controller.as_bytes()),
         None => env.remove(b"BFT_CONTROLLER"),
@@ -86,6 +85,9 @@ fn describe(env: &mut TaskEnv, args: &Args) {
     match args.controller_uid {
         Some(uid) => env.set(b"BFT_CONTROLLER_UID", uid.to_string().as_bytes()),
         None => env.remove(b"BFT_CONTROLLER_UID"),
+    }
+    if let Some(seconds) = args.orphan_wait_s {
+        env.set(b"BFT_ORPHAN_WAIT_S", seconds.to_string().as_bytes());
     }
 }
 
@@ -182,12 +184,12 @@ mod tests {
         env.set(b"MINE", b"kept");
         describe(
             &mut env,
-            &Args::parse(["controller=ctl:6820", "partition=idle"]),
+            &Args::parse(["controller=ctl:6820", "partition=idle", "orphan_wait_s=30"]),
         );
         let mut expected = TaskEnv::default();
         expected.set(b"BFT_CONTROLLER", b"ctl:6820");
         expected.set(b"MINE", b"kept");
-        expected.set(b"BFT_PARTITION", b"idle");
+        expected.set(b"BFT_ORPHAN_WAIT_S", b"30");
         assert_eq!(env, expected);
     }
 }

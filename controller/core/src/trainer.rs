@@ -40,6 +40,10 @@ pub struct TrainerInfo {
     pub max_stay_s: Option<f64>,
 }
 
+/// Exit code of a program that SIGTERM stopped, and a shell's for one that it killed:
+/// preempted, which is no failure.
+pub const PREEMPTED_EXIT_CODE: i32 = 143;
+
 /// A trainer's life as the engine sees it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum TrainerState {
@@ -90,8 +94,6 @@ pub struct Trainer {
     pub failures_at_samples: u64,
     /// Generations that were started.
     pub starts: u64,
-    /// Workers lost to Slurm.
-    pub preemptions: u64,
 }
 
 impl Trainer {
@@ -116,7 +118,6 @@ impl Trainer {
             failures: Vec::new(),
             failures_at_samples: 0,
             starts: 0,
-            preemptions: 0,
         }
     }
 
@@ -184,4 +185,6 @@ pub struct Failure {
     pub exit_code: i32,
     /// In words.
     pub reason: String,
+    /// Whether the trainer keeps off the node for it.
+    pub brought_avoidance: bool,
 }

@@ -2,19 +2,20 @@
 //! may wait for long and ends its process when it finds no configuration, and
 //! the agent must survive both.
 
-use std::ffi::{CStr, CString, OsString};
+use std::ffi::OsString;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use bftrainer::sys;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
 use super::processes;
+use crate::slurm::{JobComments, Slurm, TaskName};
 
 /// The hidden subcommand that makes the call.
 pub const SUBCOMMAND: &str = "slurm-call";
@@ -55,111 +56,23 @@ enum Answer {
     Failed(String),
 }
 
-/// What makes a job a trainer.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct JobComments {
-    /// The comment, which the user may change.
-    pub comment: String,
-    /// The AdminComment, which the controller writes.
-    pub admin_comment: String,
-}
-
 /// Runs the call and prints its answer.
 pub fn run(args: &Args) -> ExitCode {
-    // SAFETY: null means the site's default configuration; called once, before
-    // any other call.
-    unsafe { sys::slurm_init(std::ptr::null()) };
+    let slurm = Slurm::new();
     let answer = match &args.question {
-        Question::Job { job_id } => job_comments(*job_id).map(Answer::Job),
-        Question::RequeueHold { task } => requeue_hold(task).map(|()| Answer::Requeued),
+        Question::Job { job_id } => slurm.job_comments(*job_id).map(Answer::Job),
+        Question::RequeueHold { task } => {
+            let name = TaskName::Other(task.clone());
+            slurm.requeue_hold(&name).map(|()| Answer::Requeued)
+        }
     };
-    let answer = answer.unwrap_or_else(Answer::Failed);
+    let answer = answer.unwrap_or_else(|error| Answer::Failed(error.to_string()));
     let line = serde_json::to_string(&answer).unwrap_or_default();
     let printed = io::Write::write_all(&mut io::stdout(), format!("{ANSWER}{line}\n").as_bytes());
     match (answer, printed) {
         (Answer::Failed(_), _) | (_, Err(_)) => ExitCode::FAILURE,
         _ => ExitCode::SUCCESS,
     }
-}
-
-fn job_comments(job_id: u32) -> Result<JobComments, String> {
-    let mut message = std::ptr::null_mut();
-    // SAFETY: `message` is a valid out-pointer.
-    let code = unsafe { sys::slurm_load_job(&mut message, job_id, sys::SHOW_ALL as u16) };
-    if code != 0 || message.is_null() {
-        return Err(slurm_error());
-    }
-    // SAFETY: on success the message holds `record_count` records at `job_array`,
-    // null when there is none; it is freed below, after the last use.
-    let jobs = unsafe {
-        match (*message).job_array {
-            jobs if jobs.is_null() => &[],
-            jobs => std::slice::from_raw_parts(jobs, (*message).record_count as usize),
-        }
-    };
-    let found = jobs
-        .iter()
-        .find(|job| job.job_id == job_id)
-        .map(|job| JobComments {
-            comment: text(job.comment),
-            admin_comment: text(job.admin_comment),
-        });
-    // SAFETY: made by slurm_load_job, freed once, not used afterwards.
-    unsafe { sys::slurm_free_job_info_msg(message) };
-    found.ok_or_else(|| format!("slurmctld knows no job {job_id}"))
-}
-
-fn requeue_hold(task: &str) -> Result<(), String> {
-    let name = CString::new(task).map_err(|error| error.to_string())?;
-    let mut response: *mut sys::job_array_resp_msg_t = std::ptr::null_mut();
-    // SAFETY: the name is a terminated string that the call only reads,
-    // `response` is a valid out-pointer.
-    let code = unsafe {
-        let name = name.as_ptr().cast_mut();
-        sys::slurm_requeue2(name, sys::BFT_JOB_REQUEUE_HOLD, &mut response)
-    };
-    if code != 0 {
-        return Err(slurm_error());
-    }
-    if response.is_null() {
-        return Ok(());
-    }
-    // SAFETY: a response holds `job_array_count` codes at `error_code`, null when
-    // there is none; it is freed below, after the last use.
-    let codes = unsafe {
-        match (*response).error_code {
-            codes if codes.is_null() => &[],
-            codes => std::slice::from_raw_parts(codes, (*response).job_array_count as usize),
-        }
-    };
-    let bad = codes.iter().copied().find(|code| *code != 0);
-    // SAFETY: made by slurm_requeue2, freed once, not used afterwards.
-    unsafe { sys::slurm_free_job_array_resp(response) };
-    match bad {
-        Some(code) => Err(describe(i32::try_from(code).unwrap_or(i32::MAX))),
-        None => Ok(()),
-    }
-}
-
-/// libslurm's last error: it leaves it in errno.
-fn slurm_error() -> String {
-    describe(io::Error::last_os_error().raw_os_error().unwrap_or(0))
-}
-
-fn describe(code: i32) -> String {
-    // SAFETY: takes any code and returns a terminated string or null.
-    text(unsafe { sys::slurm_strerror(code) })
-}
-
-fn text(pointer: *const libc::c_char) -> String {
-    if pointer.is_null() {
-        return String::new();
-    }
-    // SAFETY: libslurm's strings are terminated and live as long as the message
-    // that they belong to, which every caller still holds.
-    unsafe { CStr::from_ptr(pointer) }
-        .to_string_lossy()
-        .into_owned()
 }
 
 /// A call under way. Whoever reaps this process's children reaps it too.
@@ -192,7 +105,7 @@ impl Call {
             .stdout(input.try_clone()?)
             .stderr(input);
         // SAFETY: the closure only makes system calls that are safe after fork.
-        unsafe { command.pre_exec(move || processes::die_with_parent(libc::SIGKILL, parent)) };
+        unsafe { command.pre_exec(move || processes::die_with_parent(Signal::SIGKILL, parent)) };
         let child = command.spawn()?;
         // The command holds the writing ends: without them the pipe ends with the child.
         drop(command);

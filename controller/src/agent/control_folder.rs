@@ -6,12 +6,21 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 use bftrainer::wire::Member;
 use thiserror::Error;
 
+use super::log::say;
+
 /// Longest file of ours that is read, in bytes.
 const MAX_BYTES: u64 = 4096;
+
+/// A generation above this is damage.
+const MOST_GENERATIONS: u64 = 1 << 53;
+
+/// Each agent tells of a damaged file once.
+static DAMAGE_TOLD: Once = Once::new();
 
 /// One trainer's control folder.
 #[derive(Clone, Debug)]
@@ -89,11 +98,25 @@ impl ControlFolder {
         }
     }
 
-    /// The newest generation; 0 when none is known.
+    /// The newest generation; 0 when none is known. A number that no count of
+    /// restarts reaches is damage, and must not fence the trainer for ever.
     pub fn generation(&self) -> u64 {
-        self.text("generation")
-            .and_then(|text| text.trim().parse().ok())
-            .unwrap_or(0)
+        let number = self
+            .text("generation")
+            .and_then(|text| text.trim().parse().ok());
+        match number {
+            Some(damaged) if damaged > MOST_GENERATIONS => {
+                DAMAGE_TOLD.call_once(|| {
+                    let path = self.file("generation");
+                    say!(
+                        "{} holds {damaged}, which is no generation: taken as none",
+                        path.display()
+                    );
+                });
+                0
+            }
+            number => number.unwrap_or(0),
+        }
     }
 
     /// The verdict, whichever trainer's it is.
@@ -191,7 +214,7 @@ impl ControlFolder {
 
     /// A name beside the folder that is not taken.
     fn aside(&self) -> PathBuf {
-        let now_s = super::times::now_s() as u64;
+        let now_s = crate::clock::now_s() as u64;
         let mut name = self.path.clone().into_os_string();
         name.push(format!(".stale-{now_s}"));
         let mut path = PathBuf::from(&name);
@@ -335,5 +358,11 @@ mod tests {
             fs::write(folder.file(name), [0xff, 0xfe, b'\n']).unwrap();
         }
         assert_eq!(folder.read(), Contents::default());
+        for damaged in [u64::MAX, (1 << 53) + 1] {
+            fs::write(folder.file("generation"), format!("{damaged}\n")).unwrap();
+            assert_eq!(folder.generation(), 0);
+            folder.claim(3).unwrap();
+            assert_eq!(folder.generation(), 3);
+        }
     }
 }

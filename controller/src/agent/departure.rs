@@ -111,7 +111,7 @@ impl Departure {
 
 /// When to leave, epoch seconds, for a task that began at `began_s`, has a limit
 /// at `end_s`, and whose ranks may take `grace_s` to save.
-pub(super) fn leave_at_s(began_s: f64, end_s: f64, grace_s: f64) -> f64 {
+pub fn leave_at_s(began_s: f64, end_s: f64, grace_s: f64) -> f64 {
     let share_s = ((end_s - began_s) * LEAVE_SHARE).max(LEAST_MARGIN_S);
     end_s - (grace_s + LEAVE_MARGIN_S).min(share_s)
 }

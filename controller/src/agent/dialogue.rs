@@ -50,7 +50,9 @@ impl Session {
         let recorded = contents
             .verdict
             .filter(|verdict| Some(verdict.submit_time_s) == contents.submit_time_s);
-        let start = self.generation.as_ref().map(|generation| &generation.start);
+        // Ranks that are about to start count as running: they will be, or be told of.
+        let running = self.generation.as_ref().map(|generation| &generation.start);
+        let start = running.or(Preparing::start(&self.preparing));
         let members = start
             .map(|start| start.members.as_slice())
             .unwrap_or_default();
@@ -95,7 +97,7 @@ impl Session {
                 generation,
                 grace_s,
             } => self.on_stop(generation, times::seconds(grace_s)),
-            ToAgent::Until { end_time_s, .. } => self.end_time_s = end_time_s,
+            ToAgent::Until { end_time_s } => self.end_time_s = end_time_s,
             ToAgent::Close { exit_code } => {
                 say!("the trainer has ended with {exit_code}");
                 if let Some(generation) = &mut self.generation {
@@ -176,6 +178,8 @@ impl Session {
     }
 
     fn on_stop(&mut self, number: u64, grace: Duration) {
+        // It must not start here any more.
+        self.newest_seen = self.newest_seen.max(number);
         if let Some(generation) = &mut self.generation
             && generation.start.generation == number
         {

@@ -1,5 +1,5 @@
-//! The environment of ranks: CONTRACT's table, `BFT_*` always, torch's names
-//! where the agent deals out the ranks.
+//! The environment of ranks, as docs/user.md lists it: `BFT_*` always, torch's
+//! names where the agent deals out the ranks.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;

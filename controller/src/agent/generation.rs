@@ -6,6 +6,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use bftrainer::wire::{Outcome, Start};
+use bftrainer_core::trainer::PREEMPTED_EXIT_CODE;
 use tokio::time::Instant;
 
 use super::processes;
@@ -205,7 +206,7 @@ fn meaning(node_rank: u32, ends: &[Option<ExitStatus>]) -> Meaning {
         };
     }
     let failed = codes.iter().enumerate().find_map(|(local, code)| {
-        let code = code.filter(|code| *code != 0 && *code != PREEMPTED)?;
+        let code = code.filter(|code| *code != 0 && *code != PREEMPTED_EXIT_CODE)?;
         Some((local, code))
     });
     if let Some((local, exit_code)) = failed {
@@ -215,7 +216,7 @@ fn meaning(node_rank: u32, ends: &[Option<ExitStatus>]) -> Meaning {
         };
         return Meaning::Over(Outcome::Failed { exit_code, reason });
     }
-    if codes.contains(&Some(PREEMPTED)) {
+    if codes.contains(&Some(PREEMPTED_EXIT_CODE)) {
         return Meaning::Over(Outcome::Stopped);
     }
     match codes.iter().all(|code| *code == Some(0)) {
@@ -223,9 +224,6 @@ fn meaning(node_rank: u32, ends: &[Option<ExitStatus>]) -> Meaning {
         false => Meaning::Open,
     }
 }
-
-/// Exit code of a rank that was preempted, and a shell's for one that SIGTERM killed.
-const PREEMPTED: i32 = 143;
 
 #[cfg(test)]
 mod tests {

@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use bftrainer_core::trainer::PREEMPTED_EXIT_CODE;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::unistd::{ForkResult, fork};
 
@@ -12,7 +13,7 @@ use super::log::say;
 use super::processes::{self, Reaped};
 
 /// The exit code of a task that Slurm took its node from.
-pub const PREEMPTED: u8 = 143;
+pub const PREEMPTED: u8 = PREEMPTED_EXIT_CODE as u8;
 
 /// Passed on to the agent. The first four end it.
 const FORWARDED: [Signal; 6] = [
@@ -78,7 +79,7 @@ pub fn keep(agent: impl FnOnce(Kept) -> u8, after_death: impl FnOnce() -> Option
         }
         Ok(ForkResult::Child) => {
             // The agent must outlive its keeper by the time it takes to clean up.
-            let code = match processes::die_with_parent(libc::SIGTERM, keeper) {
+            let code = match processes::die_with_parent(Signal::SIGTERM, keeper) {
                 Ok(()) => agent(Kept { keeper, old_mask }),
                 Err(_) => PREEMPTED,
             };

@@ -4,16 +4,13 @@
 
 use std::time::Duration;
 
-use bftrainer::wire::{FromAgent, Join, Request, ToAgent};
+use bftrainer::wire::{FromAgent, Join, MISSED_HEARTBEATS, Request, ToAgent};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
 use super::settings::Settings;
 use super::times::{self, BackOff};
 use crate::net::{self, Connection, NetError};
-
-/// Heartbeats that may stay unanswered.
-const MISSED_HEARTBEATS: f64 = 3.0;
 
 /// The answer to Join must come within this time.
 const JOINED_WITHIN: Duration = Duration::from_secs(10);

@@ -37,3 +37,5 @@ mod starting;
 pub mod task;
 mod tee;
 mod times;
+
+pub use departure::leave_at_s;

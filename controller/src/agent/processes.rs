@@ -8,23 +8,19 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 use libc::pid_t;
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+use nix::unistd::{getpid, getppid};
 
 /// Makes this process the parent of every orphan below it.
 pub fn become_subreaper() -> io::Result<()> {
-    // SAFETY: takes integers only and touches no memory.
-    match unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    Ok(prctl::set_child_subreaper(true)?)
 }
 
 /// Has `signal` sent to this process when its parent dies; an error when the
 /// parent is no longer `parent`. Safe between fork and exec.
-pub fn die_with_parent(signal: i32, parent: pid_t) -> io::Result<()> {
-    // SAFETY: takes integers only and touches no memory.
-    if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal, 0, 0, 0) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+pub fn die_with_parent(signal: Signal, parent: pid_t) -> io::Result<()> {
+    prctl::set_pdeathsig(signal)?;
     if parent_pid() == parent {
         Ok(())
     } else {
@@ -34,14 +30,12 @@ pub fn die_with_parent(signal: i32, parent: pid_t) -> io::Result<()> {
 
 /// This process's id.
 pub fn own_pid() -> pid_t {
-    // SAFETY: no preconditions, can't fail.
-    unsafe { libc::getpid() }
+    getpid().as_raw()
 }
 
 /// The parent's id.
 pub fn parent_pid() -> pid_t {
-    // SAFETY: no preconditions, can't fail.
-    unsafe { libc::getppid() }
+    getppid().as_raw()
 }
 
 /// Sends `signal` to `pid`; a negative `pid` names a process group. Whether it
@@ -98,6 +92,7 @@ pub enum Reaped {
 pub fn reap() -> Reaped {
     let mut status = 0;
     loop {
+        // nix knows no real-time signals, of which a child may die.
         // SAFETY: `status` is a valid out-pointer.
         let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) };
         match pid {

@@ -9,11 +9,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bftrainer::wire::Progress;
+use nix::unistd::mkdtemp;
 use tokio::net::UnixDatagram;
 use tokio::time::Instant;
 
 use super::log::say;
-use super::times;
+use crate::clock;
 
 /// Every line starts with this; a later grammar gets another number.
 const PREFIX: &str = "bft1 ";
@@ -132,25 +133,13 @@ pub fn make_folder(job_id: u32) -> io::Result<PathBuf> {
         if template.as_os_str().len() + "/report".len() > MAX_SOCKET_PATH {
             continue;
         }
-        match make_private(&template) {
+        // Of mode 0700.
+        match mkdtemp(&template) {
             Ok(folder) => return Ok(folder),
-            Err(error) => last = error,
+            Err(error) => last = error.into(),
         }
     }
     Err(last)
-}
-
-/// A new folder of mode 0700, with the template's last six letters replaced.
-fn make_private(template: &Path) -> io::Result<PathBuf> {
-    let mut bytes = template.as_os_str().as_bytes().to_vec();
-    bytes.push(0);
-    // SAFETY: `bytes` is a terminated string that the call may write into.
-    let made = unsafe { libc::mkdtemp(bytes.as_mut_ptr().cast()) };
-    if made.is_null() {
-        return Err(io::Error::last_os_error());
-    }
-    bytes.pop();
-    Ok(PathBuf::from(OsStr::from_bytes(&bytes)))
 }
 
 /// The newest line of the running generation, on its way to the controller.
@@ -174,7 +163,7 @@ impl Relay {
             return;
         };
         if *progress.generation.get_or_insert(generation) == generation {
-            progress.time_s.get_or_insert_with(times::now_s);
+            progress.time_s.get_or_insert_with(clock::now_s);
             self.newest = Some(progress);
         }
     }
@@ -227,7 +216,7 @@ pub fn run(args: &Args) -> ExitCode {
     if let Some(path) = address.as_bytes().strip_prefix(b"unix://") {
         let progress = Progress {
             samples: args.samples,
-            time_s: Some(times::now_s()),
+            time_s: Some(clock::now_s()),
             generation: std::env::var("BFT_GENERATION")
                 .ok()
                 .and_then(|generation| generation.parse().ok()),

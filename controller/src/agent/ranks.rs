@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 
+use nix::sys::signal::Signal;
+
 use super::environment;
 use super::processes;
 
@@ -51,7 +53,7 @@ impl Rank {
         );
         let agent = processes::own_pid();
         // SAFETY: the closure only makes system calls that are safe after fork.
-        unsafe { child.pre_exec(move || processes::die_with_parent(libc::SIGKILL, agent)) };
+        unsafe { child.pre_exec(move || processes::die_with_parent(Signal::SIGKILL, agent)) };
         let mut child = child.spawn()?;
         let output = child.stdout.take().zip(child.stderr.take());
         let pid = libc::pid_t::try_from(child.id()).map_err(io::Error::other)?;

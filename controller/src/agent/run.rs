@@ -21,14 +21,6 @@ pub const USAGE: u8 = 64;
 /// How long a keeper whose agent was killed tries to requeue the task.
 const REQUEUE_WITHIN: Duration = Duration::from_secs(10);
 
-/// How membership changes reach COMMAND.
-#[derive(Clone, Copy, Debug, Default, PartialEq, clap::ValueEnum)]
-pub enum Mode {
-    /// COMMAND is stopped and started again with new ranks
-    #[default]
-    Restart,
-}
-
 /// `bftrainer run`: runs COMMAND elastically, as the controller says.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
@@ -38,9 +30,6 @@ pub struct Args {
     /// Start COMMAND once a node and leave the ranks to it
     #[arg(long, conflicts_with = "ranks_per_node")]
     pub per_node: bool,
-    /// How membership changes reach COMMAND
-    #[arg(long, value_enum, default_value_t)]
-    pub mode: Mode,
     /// The training program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub command: Vec<OsString>,
@@ -52,7 +41,6 @@ impl Args {
         Args {
             ranks_per_node: None,
             per_node: false,
-            mode: Mode::Restart,
             command,
         }
     }

@@ -28,6 +28,7 @@ use super::signals::Signals;
 use super::starting::Preparing;
 use super::tee::Tee;
 use super::times;
+use crate::clock;
 
 /// Rank 0's output may take so long to be copied after its end.
 const DRAIN_WITHIN: Duration = Duration::from_secs(2);
@@ -120,7 +121,7 @@ impl Session {
             joined: false,
             down_reasons: Vec::new(),
             alone_since: now,
-            began_s: times::now_s(),
+            began_s: clock::now_s(),
             end_time_s: None,
             last_stopped: None,
             verdict: None,
@@ -322,7 +323,7 @@ impl Session {
     /// Begins to leave when Slurm's limit comes near, or after too long without
     /// controller and ranks.
     fn depart_if_due(&mut self, now: Instant) {
-        let now_s = times::now_s();
+        let now_s = clock::now_s();
         if let Some(end_time_s) = self.end_time_s {
             let (end_s, grace) = (end_time_s as f64, self.grace());
             let leave_s = departure::leave_at_s(self.began_s, end_s, grace.as_secs_f64());
@@ -372,7 +373,7 @@ impl Session {
                 .map(|end_time_s| {
                     let grace_s = self.grace().as_secs_f64();
                     let leave_s = departure::leave_at_s(self.began_s, end_time_s as f64, grace_s);
-                    now + times::seconds(leave_s - times::now_s())
+                    now + times::seconds(leave_s - clock::now_s())
                 }),
         ];
         for moment in moments.into_iter().flatten() {

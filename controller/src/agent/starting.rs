@@ -58,6 +58,13 @@ impl Preparing {
             .map(|preparing| preparing.start.generation)
     }
 
+    /// The generation that is prepared and will start, unless it fails.
+    pub fn start(preparing: &Option<Preparing>) -> Option<&Start> {
+        let preparing = preparing.as_ref()?;
+        let is_cancelled = preparing.cancelled.load(Ordering::Relaxed);
+        (!is_cancelled).then_some(&preparing.start)
+    }
+
     /// Has it end as stopped.
     pub fn cancel(preparing: &mut Option<Preparing>) {
         if let Some(preparing) = preparing {

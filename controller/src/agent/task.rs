@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use bftrainer::spec::{AdminComment, COMMENT_PREFIX};
 
-use super::call::{Call, JobComments};
+use super::call::Call;
 use super::control_folder::{ControlFolder, Verdict};
 use super::environment::is_inherited_option;
 use super::identity::Identity;
@@ -21,6 +21,7 @@ use super::log::say;
 use super::processes;
 use super::run;
 use super::times::BackOff;
+use crate::slurm::JobComments;
 
 /// How much of a script is searched for a call of the agent, in bytes.
 const SEARCHED_BYTES: u64 = 1024 * 1024;

@@ -1,13 +1,6 @@
-//! Clock, jitter and back-off.
+//! Durations, jitter and back-off.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-/// Epoch seconds.
-pub fn now_s() -> f64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0.0, |since| since.as_secs_f64())
-}
+use std::time::Duration;
 
 /// Longer waits than a year are waits of a year: no sum with a clock overflows.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -20,9 +13,8 @@ pub fn seconds(seconds: f64) -> Duration {
 /// Random bits, from the system; only spread depends on them.
 pub fn random_u16() -> u16 {
     let mut bytes = [0u8; 2];
-    // SAFETY: the buffer is writable for the two bytes asked for. When the call
-    // fails the zeros stay, which costs spread only.
-    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    // Zeros that stay cost spread only.
+    let _ = getrandom::fill(&mut bytes);
     u16::from_ne_bytes(bytes)
 }
 

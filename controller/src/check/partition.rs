@@ -41,7 +41,17 @@ fn nodes(subject: &Subject<'_>, findings: &mut Findings) {
     }
     let excluded = &subject.config.exclude_nodes;
     for list in excluded {
-        let unknown: Vec<String> = crate::slurm::hosts(list)
+        let Some(hosts) = crate::slurm::hosts(list) else {
+            findings.add(
+                Error,
+                "bftrainer.toml: exclude_nodes",
+                format!("\"{list}\" is no host list"),
+                "nodes that were meant to be left alone would be harvested",
+                "exclude_nodes = [...]: host lists, as \"n[1-4,7]\"",
+            );
+            continue;
+        };
+        let unknown: Vec<String> = hosts
             .into_iter()
             .filter(|node| !ours.nodes.contains(node))
             .collect();

@@ -65,6 +65,23 @@ fn judged(site: &Site) -> Vec<Finding> {
 }
 
 #[test]
+fn an_excluded_node_list_that_is_none_is_an_error() {
+    let site = good_site();
+    for list in ["n[1-", "n[x-y]", "n1-3]"] {
+        let text = format!("exclude_nodes = [\"{list}\"]\n");
+        let config = Config::parse(&text, Path::new("b.toml")).unwrap();
+        let mut findings = Findings::default();
+        judge_site(&config, &site, &mut findings);
+        let found = findings.into_sorted();
+        let expected = format!("\"{list}\" is no host list");
+        assert_eq!(
+            (found[0].severity, &found[0].finding),
+            (Severity::Error, &expected)
+        );
+    }
+}
+
+#[test]
 fn a_good_site_gets_the_note_on_kill_wait_alone() {
     let findings = judged(&good_site());
     assert_eq!(findings.len(), 1, "{findings:?}");

@@ -24,7 +24,7 @@ pub enum AskError {
     #[error("slurm.conf's SlurmUser is unknown on this host; is SLURM_CONF right?")]
     SlurmUser,
     /// No conversation with the controller.
-    #[error("{0}; is bftrainerd running?")]
+    #[error("{0}{advice}", advice = net_advice(.0))]
     Net(#[from] NetError),
     /// The controller took too long.
     #[error("the controller has not answered in {} s", PATIENCE.as_secs())]
@@ -35,6 +35,17 @@ pub enum AskError {
     /// The system refused something.
     #[error("{0}")]
     System(#[from] std::io::Error),
+}
+
+/// What may be behind an error that does not say so itself.
+fn net_advice(error: &NetError) -> &'static str {
+    match error {
+        NetError::Connect { .. } => "; is bftrainerd running?",
+        NetError::Closed | NetError::Io(_) | NetError::TimeOut(..) => {
+            "; bftrainerd's log says more"
+        }
+        _ => "",
+    }
 }
 
 /// Asks the controller named in the configuration.
@@ -62,5 +73,30 @@ pub fn ask(request: Request, config: Option<&Path>) -> Result<Vec<Value>, AskErr
     match answer.map_err(|_| AskError::TimeOut)?? {
         Answer::Rows { rows } => Ok(rows),
         Answer::Failed { reason } => Err(AskError::Refused(reason)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::munge::MungeError;
+
+    #[test]
+    fn only_a_controller_that_can_not_be_reached_is_asked_after() {
+        let unreachable = NetError::Connect {
+            address: "head:7115".to_owned(),
+            error: std::io::ErrorKind::ConnectionRefused.into(),
+        };
+        let asked = "is bftrainerd running?";
+        assert!(AskError::Net(unreachable).to_string().contains(asked));
+        let munge = || MungeError::NotRunning("/run/munge".to_owned(), "no socket".to_owned());
+        for error in [
+            NetError::Munge(munge()),
+            NetError::Refused(munge().to_string()),
+        ] {
+            let text = AskError::Net(error).to_string();
+            assert!(text.contains("munged does not answer"), "{text}");
+            assert!(!text.contains("bftrainerd"), "{text}");
+        }
     }
 }

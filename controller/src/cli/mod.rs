@@ -52,6 +52,9 @@ pub struct WhyArgs {
     output: OutputArgs,
 }
 
+/// Exit code for a use that can't work, as clap's.
+const USAGE: u8 = 2;
+
 const QUEUE: &[Column] = &[
     Column::new("JOBID", "jobid", Kind::Plain),
     Column::new("NAME", "name", Kind::Plain),
@@ -110,7 +113,14 @@ pub fn show(args: &ShowArgs) -> ExitCode {
     let query = Query::Show {
         array_job_id: args.array_job_id,
     };
+    if args.output.noheader && !args.output.parsable2 {
+        eprintln!("bftrainer: show without -P prints Key=value lines, which have no header for -h");
+        return ExitCode::from(USAGE);
+    }
     answer_with(query, &args.output, |rows| {
+        if args.output.parsable2 {
+            return table::parsable_rows(rows, !args.output.noheader);
+        }
         rows.iter().map(table::key_value_lines).collect()
     })
 }

@@ -107,6 +107,23 @@ pub fn key_value_lines(row: &Value) -> String {
         .collect()
 }
 
+/// The rows with `|` between all their fields, whatever they are.
+pub fn parsable_rows(rows: &[Value], header: bool) -> String {
+    let rows = || rows.iter().filter_map(Value::as_object);
+    let header = rows().next().filter(|_| header).map(|row| {
+        let keys: Vec<&str> = row.keys().map(String::as_str).collect();
+        keys.join("|") + "\n"
+    });
+    let values = rows().map(|row| {
+        let values: Vec<String> = row
+            .values()
+            .map(|value| written(value, Kind::Plain))
+            .collect();
+        values.join("|") + "\n"
+    });
+    header.into_iter().chain(values).collect()
+}
+
 /// The rows as they came.
 pub fn json(rows: &[Value]) -> String {
     let text = serde_json::to_string_pretty(rows).unwrap_or_else(|_| "[]".to_owned());
@@ -191,6 +208,13 @@ mod tests {
             show_rows(&rows, COLUMNS, &output(false, false)),
             "JOBID LOSS REASON\n12    0.50 -\n7     -    -\n"
         );
+    }
+
+    #[test]
+    fn rows_of_any_fields_are_parsable_with_and_without_their_header() {
+        let rows = [json!({"jobid": 12, "reason": null})];
+        assert_eq!(parsable_rows(&rows, true), "jobid|reason\n12|-\n");
+        assert_eq!(parsable_rows(&rows, false), "12|-\n");
     }
 
     #[test]

@@ -78,11 +78,15 @@ impl Accounting {
         }
     }
 
-    /// Slurm took `node` from its worker.
-    pub fn preempted(&mut self, node: &str, departure: Departure, now_s: f64) {
-        self.metrics.preempted(departure);
+    /// The worker on `node` is gone, though nobody told it to leave.
+    pub fn taken(&mut self, node: &str) {
         self.placed_s.remove(node);
-        keep(&mut self.preemptions, (now_s, node.to_owned()));
+    }
+
+    /// Slurm took `node` from its worker at `time_s`.
+    pub fn preempted(&mut self, node: &str, departure: Departure, time_s: f64) {
+        self.metrics.preempted(departure);
+        keep(&mut self.preemptions, (time_s, node.to_owned()));
     }
 }
 

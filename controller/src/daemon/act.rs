@@ -100,10 +100,7 @@ impl Brain {
         task.plan = Plan::Leaving { node: name.clone() };
         self.accounting.leave_ordered(&name, now_s);
         let kind = if waits {
-            ChangeKind::Update(TaskUpdate {
-                hold: Some(true),
-                ..TaskUpdate::default()
-            })
+            ChangeKind::Update(TaskUpdate::hold())
         } else {
             ChangeKind::RequeueHold
         };

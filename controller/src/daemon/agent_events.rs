@@ -205,7 +205,6 @@ impl Brain {
                         samples: progress.samples,
                     });
                     array.progress = progress;
-                    array.progress_at_s = now_s;
                 }
             }
             FromAgent::Leaving { reason, preempted } => {
@@ -243,8 +242,7 @@ impl Brain {
         };
         task.left = Some((name.clone(), now_s));
         let reason = if preempted {
-            self.accounting.preempted(&name, Departure::Graceful, now_s);
-            self.taken.insert(name, now_s);
+            self.taken_from(key.0, &name, Departure::Graceful, now_s);
             self.doubt_pool(now_s, events);
             LossReason::Preempted
         } else {

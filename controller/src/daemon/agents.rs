@@ -2,11 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use bftrainer::wire::{Join, ToAgent};
+use bftrainer::wire::{Join, MISSED_HEARTBEATS, ToAgent};
 use tokio::sync::mpsc::UnboundedSender;
-
-/// Heartbeats that may be missed before a worker is lost.
-const MISSED_HEARTBEATS: f64 = 3.0;
 
 /// How long a join waits for Slurm to show its task, seconds. Below the agent's
 /// patience with an unanswered join, 10 s.

@@ -56,7 +56,7 @@ impl Brain {
     /// Tasks that Slurm won't queue again count as ended.
     fn give_up(&mut self, tasks: &TaskName) {
         let (id, task_ids) = match tasks {
-            TaskName::Array(_) => return,
+            TaskName::Array(_) | TaskName::Other(_) => return,
             TaskName::Task {
                 array_job_id,
                 array_task_id,

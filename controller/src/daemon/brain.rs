@@ -5,17 +5,17 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
-use bftrainer_core::engine::{Decision, Engine, EngineConfig, Event};
+use bftrainer_core::engine::{Decision, Engine, EngineConfig, Event, NodeFaults};
 use bftrainer_core::trainer::TrainerId;
 
-use super::Input;
 use super::accounting::Accounting;
 use super::agents::Agents;
 use super::respecify::Respecification;
 use super::slurm_thread::{Change, ChangeKind, Order, Purpose, Report};
 use super::tasks::Array;
+use super::{Input, node_faults};
 use crate::config::Config;
-use crate::metrics::{Outcome, Solver};
+use crate::metrics::{Departure, Outcome, Solver};
 use crate::slurm::{NodeRecord, ReservationRecord, SlurmSettings, TaskName};
 use crate::store::{Memory, Record, Store};
 
@@ -48,6 +48,16 @@ pub(super) struct WantedPlacement {
     pub node: String,
 }
 
+/// A task that was requeued off its node.
+#[derive(Clone, Debug)]
+pub(super) struct SuspectedPreemption {
+    pub array_job_id: u32,
+    pub node: String,
+    pub departure: Departure,
+    /// Epoch seconds.
+    pub time_s: f64,
+}
+
 /// What the daemon knows.
 pub(super) struct Brain {
     pub config: Config,
@@ -69,7 +79,15 @@ pub(super) struct Brain {
     pub departures: BTreeMap<String, f64>,
     /// When Slurm took a node from a worker of ours, epoch seconds.
     pub taken: BTreeMap<String, f64>,
+    /// When a regular job last started on each node, epoch seconds.
+    pub regular_starts: BTreeMap<String, i64>,
+    /// Tasks that were requeued off their nodes, by Slurm or by somebody.
+    pub suspected_preemptions: Vec<SuspectedPreemption>,
     pub wanted: VecDeque<WantedPlacement>,
+    /// When one of these may be sent though no look shows any news, epoch seconds.
+    pub placements_due_at_s: Option<f64>,
+    /// Whether Slurm has lost our partition.
+    pub lacks_partition: bool,
     /// Jobs with our comment in other partitions, mentioned once.
     pub mentioned: BTreeSet<u32>,
     /// When Slurm was last known to hand out nodes that no look has shown.
@@ -87,9 +105,13 @@ pub(super) struct Brain {
     /// Placements that may still be sent in the current second.
     pub start_tokens: f64,
     pub tokens_at_s: f64,
-    pub looks_failed: u32,
+    /// Looks that failed since the last one that did not.
+    pub failures_in_a_row: u32,
+    pub looks_failed: u64,
     pub looks: u64,
     pub store: Store,
+    /// What the store has of what speaks against nodes.
+    pub kept_faults: NodeFaults,
     orders: Sender<Order>,
     look_under_way: bool,
     taken_at_s: f64,
@@ -114,8 +136,11 @@ impl Brain {
             plan_wait_s: f64::from(settings.backfill_interval_s),
             ..config.engine.clone()
         };
+        let mut engine = Engine::new(engine);
+        node_faults::restore(&mut engine, memory.node_faults);
         Brain {
-            engine: Engine::new(engine),
+            kept_faults: engine.faults().clone(),
+            engine,
             settings,
             arrays: BTreeMap::new(),
             agents: Agents::new(config.heartbeat_s),
@@ -128,7 +153,11 @@ impl Brain {
             planned: BTreeMap::new(),
             departures: BTreeMap::new(),
             taken: BTreeMap::new(),
+            regular_starts: BTreeMap::new(),
+            suspected_preemptions: Vec::new(),
             wanted: VecDeque::new(),
+            placements_due_at_s: None,
+            lacks_partition: false,
             mentioned: BTreeSet::new(),
             doubted_at_s: 0.0,
             history: memory.ended.into_iter().collect(),
@@ -139,6 +168,7 @@ impl Brain {
             has_seen: false,
             start_tokens: 0.0,
             tokens_at_s: 0.0,
+            failures_in_a_row: 0,
             looks_failed: 0,
             looks: 0,
             orders,
@@ -245,6 +275,7 @@ impl Brain {
             self.store.keep(Record::Decision(decision.clone()));
             self.decisions.push_back(decision);
         }
+        self.keep_node_faults();
         for action in actions {
             self.act(now_s, action);
         }
@@ -260,13 +291,13 @@ impl Brain {
                 self.look_under_way = false;
                 self.last_query_s = sight.query_s;
                 self.accounting.metrics.query_s.observe(sight.query_s);
-                if self.looks_failed > 0 {
+                if self.failures_in_a_row > 0 {
                     log::info!(
                         "slurmctld answers again after {} failed looks",
-                        self.looks_failed
+                        self.failures_in_a_row
                     );
                 }
-                self.looks_failed = 0;
+                self.failures_in_a_row = 0;
                 self.looks += 1;
                 self.observe(now_s, sight, events);
             }
@@ -274,8 +305,9 @@ impl Brain {
                 self.look_under_way = false;
                 self.last_everything_s = 0.0;
                 self.looks_failed += 1;
+                self.failures_in_a_row = self.failures_in_a_row.saturating_add(1);
                 self.accounting.metrics.query_errors.inc();
-                if self.looks_failed == 1 {
+                if self.failures_in_a_row == 1 {
                     log::warn!("slurmctld can't be asked: {error}; nothing changes until it can");
                 }
             }
@@ -323,7 +355,7 @@ impl Brain {
     /// When the next look may be, epoch seconds: each `poll_interval_s`, at once
     /// on a hint, but so that queries take a small share of the time.
     fn next_look_s(&self) -> f64 {
-        let patience_s = (f64::from(self.looks_failed) * 2.0).min(30.0);
+        let patience_s = (f64::from(self.failures_in_a_row) * 2.0).min(30.0);
         let shortest_s = SHORTEST_LOOK_S
             .max((self.last_query_s / QUERY_SHARE).min(LONGEST_PAUSE_S))
             .max(patience_s);
@@ -359,8 +391,8 @@ impl Brain {
         if let Some(time_s) = self.engine_wakes_at_s {
             wake_s = wake_s.min(time_s);
         }
-        if !self.wanted.is_empty() {
-            wake_s = wake_s.min(now_s + 0.1);
+        if let Some(time_s) = self.placements_due_at_s {
+            wake_s = wake_s.min(time_s);
         }
         (wake_s - now_s).max(0.001)
     }

@@ -71,13 +71,7 @@ impl Brain {
         }
         let kind = match self.config.closing {
             Closing::Cancel => ChangeKind::Cancel,
-            Closing::Run => ChangeKind::Update(TaskUpdate {
-                required_nodes: Some(String::new()),
-                limit_min: Some(CLOSE_LIMIT_MIN),
-                begin_now: true,
-                hold: Some(false),
-                admin_comment: None,
-            }),
+            Closing::Run => ChangeKind::Update(TaskUpdate::release(String::new(), CLOSE_LIMIT_MIN)),
         };
         self.change(tasks(id, rest), kind, Purpose::Close);
     }

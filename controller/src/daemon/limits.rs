@@ -69,28 +69,21 @@ impl Brain {
         self.tell_ends();
     }
 
-    /// Tells agents whose limit or planned end moved.
+    /// Tells agents whose limit moved.
     fn tell_ends(&mut self) {
         let mut messages = Vec::new();
         for (id, array) in &self.arrays {
             for (task_id, task) in &array.tasks {
-                let Plan::Runs { node, .. } = &task.plan else {
+                if !matches!(task.plan, Plan::Runs { .. }) {
                     continue;
-                };
+                }
                 let end_time_s = (task.end_time_s > 0).then_some(task.end_time_s);
                 let key = (*id, *task_id);
                 if let Some(agent) = self.agents.get_mut(key)
                     && agent.told_end_s != end_time_s
                 {
                     agent.told_end_s = end_time_s;
-                    let deadline_s = self.planned.get(node).copied();
-                    messages.push((
-                        key,
-                        ToAgent::Until {
-                            end_time_s,
-                            deadline_s,
-                        },
-                    ));
+                    messages.push((key, ToAgent::Until { end_time_s }));
                 }
             }
         }

@@ -11,6 +11,7 @@ mod answers;
 mod brain;
 mod closing;
 mod limits;
+mod node_faults;
 mod observe;
 mod placements;
 mod pool_view;
@@ -22,7 +23,7 @@ mod task_states;
 mod tasks;
 mod web;
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bftrainer::hint;
 use bftrainer::wire::{Answer, FromAgent, Join, Query, Set, ToAgent};
@@ -32,6 +33,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
+use crate::clock::now_s;
 use crate::config::Config;
 use crate::slurm::{Slurm, SlurmError};
 use crate::store::{Store, StoreError};
@@ -252,11 +254,4 @@ async fn receive_hints(socket: UdpSocket, inputs: mpsc::UnboundedSender<Input>) 
             }
         }
     }
-}
-
-/// Epoch seconds.
-fn now_s() -> f64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0.0, |duration| duration.as_secs_f64())
 }

@@ -12,16 +12,16 @@ use super::agents::Agents;
 use super::brain::Brain;
 use super::slurm_thread::Sight;
 use super::tasks::{Plan, Task};
-use crate::slurm::{BaseState, JobRecord, ReservationRecord, TaskName};
+use crate::slurm::{BaseState, JobRecord, ReservationRecord, SlurmError, TaskName};
 
 impl Brain {
     pub(super) fn observe(&mut self, now_s: f64, sight: Sight, events: &mut Vec<Event>) {
-        if let Some(names) = sight.partition_nodes {
+        if let Some(names) = self.known_partition(sight.partition_nodes) {
             let excluded: BTreeSet<String> = self
                 .config
                 .exclude_nodes
                 .iter()
-                .flat_map(|list| crate::slurm::hosts(list))
+                .flat_map(|list| crate::slurm::hosts(list).unwrap_or_default())
                 .collect();
             self.partition_nodes = names
                 .into_iter()
@@ -40,6 +40,10 @@ impl Brain {
         let mut found = Vec::new();
         if let Some(jobs) = sight.jobs {
             self.planned_by_jobs = planned_uses(&jobs, &self.config.partition);
+            for (node, start_s) in regular_starts(&jobs, &self.config.partition) {
+                let last_s = self.regular_starts.entry(node).or_insert(start_s);
+                *last_s = start_s.max(*last_s);
+            }
             self.observe_jobs(now_s, &jobs, events, &mut found);
         } else {
             self.observe_time(now_s, events, &mut found);
@@ -47,6 +51,7 @@ impl Brain {
         self.planned = self.planned_by_jobs.clone();
         add_reservations(&mut self.planned, &self.reservations);
         self.observe_deadlines(now_s, events);
+        self.count_preemptions(now_s);
         self.observe_pool(now_s, events);
         events.extend(found);
         self.has_seen = true;
@@ -55,6 +60,28 @@ impl Brain {
         }
         self.unpark(now_s, events);
         self.renew_limits(now_s);
+    }
+
+    /// The partition's nodes when Slurm has it; a partition that is gone changes
+    /// nothing until it is back.
+    fn known_partition(
+        &mut self,
+        seen: Option<Result<Vec<String>, SlurmError>>,
+    ) -> Option<Vec<String>> {
+        match seen? {
+            Ok(names) => {
+                if std::mem::replace(&mut self.lacks_partition, false) {
+                    log::info!("Slurm has partition {} again", self.config.partition);
+                }
+                Some(names)
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.lacks_partition, true) {
+                    log::warn!("{error}; its last known nodes are used until it is back");
+                }
+                None
+            }
+        }
     }
 
     fn observe_jobs(
@@ -175,6 +202,20 @@ pub(super) fn tasks(array_job_id: u32, array_task_ids: Vec<u32>) -> TaskName {
             array_task_ids,
         },
     }
+}
+
+/// Nodes on which regular jobs have started lately, with the epoch second.
+fn regular_starts<'a>(
+    jobs: &'a [JobRecord],
+    our_partition: &'a str,
+) -> impl Iterator<Item = (String, i64)> {
+    jobs.iter()
+        .filter(move |job| job.base != BaseState::Pending && job.partition != our_partition)
+        .flat_map(|job| {
+            job.nodes
+                .iter()
+                .map(|node| (node.clone(), job.start_time_s))
+        })
 }
 
 /// When regular jobs are planned to use each node, epoch seconds.

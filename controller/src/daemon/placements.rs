@@ -27,17 +27,39 @@ impl Brain {
         self.start_tokens =
             (self.start_tokens + (now_s - self.tokens_at_s).max(0.0) * rate).min(rate);
         self.tokens_at_s = now_s;
+        self.placements_due_at_s = None;
         for _ in 0..self.wanted.len() {
             if self.start_tokens < 1.0 {
-                return;
+                let time_s = now_s + (1.0 - self.start_tokens) / rate;
+                return self.place_again_at(time_s);
             }
             let Some(wanted) = self.wanted.pop_front() else {
                 return;
             };
             if self.is_still_wanted(&wanted) && !self.place(now_s, &wanted) {
+                if let Some(time_s) = self.free_again_at_s(now_s, &wanted) {
+                    self.place_again_at(time_s);
+                }
                 self.wanted.push_back(wanted);
             }
         }
+    }
+
+    fn place_again_at(&mut self, time_s: f64) {
+        let due_s = self.placements_due_at_s.unwrap_or(f64::INFINITY);
+        self.placements_due_at_s = Some(due_s.min(time_s));
+    }
+
+    /// When a task that waits may return to the node that it has just left, epoch
+    /// seconds. What else a placement waits for, a look at Slurm shows.
+    fn free_again_at_s(&self, now_s: f64, wanted: &WantedPlacement) -> Option<f64> {
+        let tasks = self.arrays.get(&wanted.trainer.0)?.tasks.values();
+        tasks
+            .filter(|task| task.plan == Plan::Rest && task.waits())
+            .filter_map(|task| task.left.as_ref())
+            .map(|(_, left_s)| left_s + SAME_NODE_PAUSE_S)
+            .filter(|time_s| *time_s > now_s)
+            .reduce(f64::min)
     }
 
     fn is_still_wanted(&self, wanted: &WantedPlacement) -> bool {
@@ -84,13 +106,7 @@ impl Brain {
         self.start_tokens -= 1.0;
         // The shortest limit still fits when a regular job is planned there, or its plan
         // moves, before Slurm starts the task; it is raised as soon as the worker runs.
-        let update = TaskUpdate {
-            required_nodes: Some(wanted.node.clone()),
-            limit_min: Some(SHORTEST_LIMIT_MIN),
-            begin_now: true,
-            hold: Some(false),
-            admin_comment: None,
-        };
+        let update = TaskUpdate::release(wanted.node.clone(), SHORTEST_LIMIT_MIN);
         self.change(
             tasks(id, vec![task_id]),
             ChangeKind::Update(update),

@@ -1,12 +1,13 @@
 //! The pool as Slurm shows it: plain idle nodes, and those with a task of ours.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bftrainer_core::engine::{Event, LossReason};
 use bftrainer_core::node::NodeId;
 
 use super::brain::Brain;
 use super::tasks::Plan;
+use crate::agent::leave_at_s;
 use crate::slurm::NodeBase;
 
 /// A node that our worker has left on our order may be cleaned up this long
@@ -16,7 +17,34 @@ const DEPARTURE_S: f64 = 10.0;
 /// Over bf_interval, a node that Slurm took from us is left to it so long, seconds.
 const TAKEN_MARGIN_S: f64 = 2.0;
 
+/// A trainer's workers whose longest stay ends are told to leave so long before their
+/// agents would leave by themselves, one by one, seconds.
+const ORDERLY_LEAD_S: f64 = 5.0;
+
 impl Brain {
+    /// When workers must be told to leave because their longest stay on one node
+    /// (`-t`) is over, epoch seconds by node.
+    fn stay_ends(&self) -> BTreeMap<String, f64> {
+        let grace_s = self.config.engine.grace_s;
+        let mut ends = BTreeMap::new();
+        for array in self.arrays.values().filter(|array| array.verdict.is_none()) {
+            let Some(stay_min) = array.stay_min else {
+                continue;
+            };
+            for task in array.tasks.values() {
+                if let Plan::Runs { node, .. } = &task.plan
+                    && task.start_time_s > 0
+                {
+                    let began_s = task.start_time_s as f64;
+                    let end_s = began_s + f64::from(stay_min) * 60.0;
+                    let leave_s = leave_at_s(began_s, end_s, grace_s) - ORDERLY_LEAD_S;
+                    ends.insert(node.clone(), leave_s.floor());
+                }
+            }
+        }
+        ends
+    }
+
     /// The pool: plain idle nodes, and those that run a task of ours.
     pub(super) fn observe_pool(&mut self, now_s: f64, events: &mut Vec<Event>) {
         self.departures
@@ -53,6 +81,7 @@ impl Brain {
         let mut joined = Vec::new();
         let mut left = Vec::new();
         let mut hole_ends = Vec::new();
+        let stay_ends = self.stay_ends();
         for (name, node) in &self.nodes {
             let id = self.engine.names.intern(name);
             let known = self.engine.pool().get(&id).filter(|_| !lost.contains(&id));
@@ -71,7 +100,9 @@ impl Brain {
             let hole_end_s = if is_ours && (node.flagged || !in_partition) {
                 Some(now_s.floor())
             } else {
-                self.planned.get(name).map(|end_s| *end_s as f64)
+                let planned_s = self.planned.get(name).map(|end_s| *end_s as f64);
+                let ends = [planned_s, stay_ends.get(name).copied()];
+                ends.into_iter().flatten().reduce(f64::min)
             };
             match known {
                 Some(pool_node) if belongs || is_ours => {

@@ -2,6 +2,7 @@
 //! the column names.
 
 use bftrainer::wire::{Answer, Query};
+use bftrainer_core::node::NodeId;
 use bftrainer_core::pool::Phase;
 use bftrainer_core::trainer::{RunState, Trainer, TrainerId, TrainerState};
 use serde_json::{Value, json};
@@ -9,28 +10,36 @@ use serde_json::{Value, json};
 use super::accounting::{quantile, running_nodes};
 use super::brain::Brain;
 use super::tasks::{Admission, Array};
+use crate::slurm::SlurmSettings;
 use crate::store::Record;
 
 /// Ended trainers that can still be shown.
 const KEPT_ENDED: usize = 1000;
 
 impl Brain {
-    /// Answers a user's question.
-    pub(super) fn answer(&self, now_s: f64, _uid: u32, query: &Query) -> Answer {
+    /// Answers a user's question with what Slurm's PrivateData lets him see.
+    pub(super) fn answer(&self, now_s: f64, uid: u32, query: &Query) -> Answer {
+        let sight = Sight::of(uid, &self.settings);
         let rows = match query {
             Query::Queue => self
                 .arrays
                 .iter()
-                .map(|(id, array)| self.queue_row(*id, array))
+                .filter(|(_, array)| sight.shows(array.owner_uid))
+                .map(|(id, array)| self.queue_row(now_s, *id, array))
                 .collect(),
-            Query::Nodes => self.node_rows(now_s),
+            Query::Nodes if !sight.nodes => {
+                return Answer::Failed {
+                    reason: "slurm.conf's PrivateData=nodes lets only SlurmUser and root see nodes"
+                        .to_owned(),
+                };
+            }
+            Query::Nodes => self.node_rows(now_s, sight),
             Query::Show { array_job_id: None } => vec![self.totals()],
             Query::Show {
                 array_job_id: Some(id),
-            } => match (self.arrays.get(id), self.history.get(id)) {
-                (Some(array), _) => vec![self.show_row(*id, array)],
-                (None, Some(row)) => vec![row.clone()],
-                (None, None) => {
+            } => match self.show_rows(now_s, *id, sight) {
+                Some(rows) => rows,
+                None => {
                     return Answer::Failed {
                         reason: format!(
                             "{id} is no trainer that is known now; bftrainer queue lists them"
@@ -38,17 +47,40 @@ impl Brain {
                     };
                 }
             },
-            Query::Why { array_job_id } => self.why_rows(*array_job_id),
+            Query::Why { array_job_id } => self.why_rows(*array_job_id, sight),
         };
         Answer::Rows { rows }
     }
 
+    fn show_rows(&self, now_s: f64, id: u32, sight: Sight) -> Option<Vec<Value>> {
+        if !sight.shows(self.owner_of(id)?) {
+            return None;
+        }
+        match (self.arrays.get(&id), self.history.get(&id)) {
+            (Some(array), _) => Some(vec![self.show_row(now_s, id, array)]),
+            (None, row) => Some(vec![row?.clone()]),
+        }
+    }
+
+    /// The owner of a trainer that runs or has ended.
+    fn owner_of(&self, id: u32) -> Option<u32> {
+        if let Some(array) = self.arrays.get(&id) {
+            return Some(array.owner_uid);
+        }
+        let uid = self.history.get(&id)?.get("uid").and_then(Value::as_u64);
+        // Rows of the first version have no uid: nobody's.
+        Some(
+            uid.and_then(|uid| u32::try_from(uid).ok())
+                .unwrap_or(u32::MAX),
+        )
+    }
+
     /// Keeps what is known of an array whose tasks have all ended.
-    pub(super) fn remember_ended(&mut self, id: u32) {
+    pub(super) fn remember_ended(&mut self, now_s: f64, id: u32) {
         let Some(array) = self.arrays.get(&id) else {
             return;
         };
-        let mut row = self.show_row(id, array);
+        let mut row = self.show_row(now_s, id, array);
         row["state"] = json!(match array.verdict {
             Some(0) => "COMPLETED",
             Some(_) => "FAILED",
@@ -79,7 +111,7 @@ impl Brain {
         trainer.map_or(0, running_nodes)
     }
 
-    fn queue_row(&self, id: u32, array: &Array) -> Value {
+    fn queue_row(&self, now_s: f64, id: u32, array: &Array) -> Value {
         let trainer = self.engine.trainers().get(&TrainerId(id));
         let (min, max) = array
             .spec()
@@ -101,14 +133,14 @@ impl Brain {
             "epoch": progress.epoch,
             "loss": progress.loss,
             "rescales": trainer.map_or(0, Trainer::rescales),
-            "preemptions": trainer.map_or(0, |trainer| trainer.preemptions),
+            "preemptions": array.preemptions,
             "harvested_node_s": array.harvested_node_s,
-            "reason": reason(array, trainer, self.engine.pool().len() as u32),
+            "reason": self.reason(now_s, array, trainer),
         })
     }
 
-    fn show_row(&self, id: u32, array: &Array) -> Value {
-        let mut row = self.queue_row(id, array);
+    fn show_row(&self, now_s: f64, id: u32, array: &Array) -> Value {
+        let mut row = self.queue_row(now_s, id, array);
         let trainer = self.engine.trainers().get(&TrainerId(id));
         let members: Vec<&str> = trainer
             .and_then(|trainer| trainer.run.as_ref())
@@ -120,6 +152,7 @@ impl Brain {
             })
             .unwrap_or_default();
         if let Some(row) = row.as_object_mut() {
+            row.insert("uid".to_owned(), json!(array.owner_uid));
             row.insert("account".to_owned(), json!(array.account));
             row.insert(
                 "specification".to_owned(),
@@ -142,16 +175,17 @@ impl Brain {
         row
     }
 
-    fn node_rows(&self, now_s: f64) -> Vec<Value> {
-        self.engine
-            .pool()
-            .iter()
+    fn node_rows(&self, now_s: f64, sight: Sight) -> Vec<Value> {
+        let shows = |trainer: TrainerId| {
+            let owner = self.owner_of(trainer.0);
+            owner.is_some_and(|owner| sight.shows(owner))
+        };
+        let mut nodes: Vec<_> = self.engine.pool().iter().collect();
+        nodes.sort_by_key(|(id, _)| self.engine.names.rank(**id));
+        nodes
+            .into_iter()
             .map(|(id, node)| {
-                let quarantine = self
-                    .engine
-                    .quarantines()
-                    .get(id)
-                    .filter(|quarantine| now_s < quarantine.until_s);
+                let quarantine = self.engine.quarantine_of(*id, now_s);
                 let use_of_it = match (&node.worker, quarantine) {
                     (Some(worker), _) => match worker.phase {
                         Phase::Placed | Phase::Found => "starting",
@@ -164,23 +198,47 @@ impl Brain {
                     (None, None) if node.assigned.is_some() => "assigned",
                     (None, None) => "idle",
                 };
+                let worker = node.worker.as_ref().map(|worker| worker.trainer);
+                let trainer = worker.or(node.assigned).filter(|trainer| shows(*trainer));
                 json!({
                     "node": self.engine.names.name(*id),
                     "use": use_of_it,
-                    "jobid": node.worker.as_ref().map(|worker| worker.trainer.0)
-                        .or(node.assigned.map(|trainer| trainer.0)),
+                    "jobid": trainer.map(|trainer| trainer.0),
                     "joined": node.joined_s,
                     "hole_end": node.hole_end_s,
-                    "reason": quarantine.map(|quarantine| quarantine.reason.as_str()),
+                    "reason": quarantine.map(|it| it.reason.clone())
+                        .or_else(|| self.avoided_by(*id, now_s, shows)),
                 })
             })
             .collect()
     }
 
-    fn why_rows(&self, id: Option<u32>) -> Vec<Value> {
+    /// Which trainers keep off a node, and why, in words.
+    fn avoided_by(
+        &self,
+        node: NodeId,
+        now_s: f64,
+        shows: impl Fn(TrainerId) -> bool,
+    ) -> Option<String> {
+        let avoided: Vec<String> = self
+            .engine
+            .avoided_by(node, now_s)
+            .filter(|(trainer, _)| shows(*trainer))
+            .map(|(trainer, avoidance)| {
+                format!("T{trainer} keeps off it: {}", avoidance.quarantine.reason)
+            })
+            .collect();
+        (!avoided.is_empty()).then(|| avoided.join("; "))
+    }
+
+    fn why_rows(&self, id: Option<u32>, sight: Sight) -> Vec<Value> {
         self.decisions
             .iter()
             .filter(|decision| id.is_none_or(|id| decision.trainer.0 == id))
+            .filter(|decision| {
+                let owner = self.owner_of(decision.trainer.0);
+                sight.shows(owner.unwrap_or(u32::MAX))
+            })
             .map(|decision| {
                 json!({
                     "time": decision.time_s,
@@ -193,6 +251,34 @@ impl Brain {
             .collect()
     }
 
+    /// Why a trainer does not train.
+    fn reason(&self, now_s: f64, array: &Array, trainer: Option<&Trainer>) -> Option<String> {
+        if let Admission::Refused(reason) = &array.admission {
+            return Some(reason.clone());
+        }
+        let trainer = trainer.filter(|trainer| trainer.run.is_none())?;
+        let id = trainer.info.id;
+        let has_nodes = || {
+            let mut nodes = self.engine.pool().values();
+            nodes.any(|node| node.assigned == Some(id))
+        };
+        let pauses = now_s < trainer.resume_at_s.max(trainer.restart_at_s);
+        match (&trainer.state, &trainer.blocked_reason) {
+            (TrainerState::Closing, reason) => reason.clone(),
+            (_, Some(reason)) if pauses || has_nodes() => Some(reason.clone()),
+            (TrainerState::Waiting, _)
+                if trainer.info.min_nodes <= self.engine.pool().len() as u32 =>
+            {
+                Some("others come first".to_owned())
+            }
+            (TrainerState::Admitted, _) if trainer.assembling_since_s.is_some() => None,
+            _ => self
+                .engine
+                .left_alone(id, now_s)
+                .or_else(|| Some("not enough idle nodes".to_owned())),
+        }
+    }
+
     fn totals(&self) -> Value {
         let accounting = &self.accounting;
         let quantiles =
@@ -202,7 +288,7 @@ impl Brain {
             "pool_nodes": self.engine.pool().len(),
             "agents": self.agents.connected(),
             "plain_jobs": self.plain_jobs,
-            "idle_node_s": accounting.pool_node_s,
+            "pool_node_s": accounting.pool_node_s,
             "usable_node_s": accounting.usable_node_s,
             "harvested_node_s": accounting.harvested_node_s,
             "start_s": quantiles(&accounting.start_s),
@@ -211,6 +297,31 @@ impl Brain {
             "slurm_looks": self.looks,
             "slurm_failed_looks": self.looks_failed,
         })
+    }
+}
+
+/// What a user may see.
+#[derive(Clone, Copy, Debug)]
+struct Sight {
+    uid: u32,
+    /// Others' trainers, too.
+    others: bool,
+    nodes: bool,
+}
+
+impl Sight {
+    /// SlurmUser and root see all.
+    fn of(uid: u32, settings: &SlurmSettings) -> Self {
+        let is_operator = uid == 0 || uid == settings.slurm_user_uid;
+        Sight {
+            uid,
+            others: is_operator || !settings.private_jobs,
+            nodes: is_operator || !settings.private_nodes,
+        }
+    }
+
+    fn shows(self, owner_uid: u32) -> bool {
+        self.others || owner_uid == self.uid
     }
 }
 
@@ -228,25 +339,5 @@ fn state(array: &Array, trainer: Option<&Trainer>) -> &'static str {
             (_, None) if trainer.assembling_since_s.is_some() => "STARTING",
             _ => "PENDING",
         },
-    }
-}
-
-fn reason(array: &Array, trainer: Option<&Trainer>, pool_nodes: u32) -> Option<String> {
-    match (&array.admission, trainer) {
-        (Admission::Refused(reason), _) => Some(reason.clone()),
-        (_, Some(trainer)) if trainer.run.is_none() => {
-            match (&trainer.state, &trainer.blocked_reason) {
-                (_, Some(reason)) => Some(reason.clone()),
-                (TrainerState::Waiting, None) if trainer.info.min_nodes <= pool_nodes => {
-                    Some("others come first".to_owned())
-                }
-                (TrainerState::Waiting, None) => Some("not enough idle nodes".to_owned()),
-                (TrainerState::Admitted, None) if trainer.assembling_since_s.is_none() => {
-                    Some("not enough idle nodes".to_owned())
-                }
-                _ => None,
-            }
-        }
-        _ => None,
     }
 }

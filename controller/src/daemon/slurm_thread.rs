@@ -8,9 +8,14 @@ use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::Input;
+use crate::clock;
 use crate::slurm::{
     JobRecord, JobSelection, NodeRecord, ReservationRecord, Slurm, SlurmError, TaskName, TaskUpdate,
 };
+
+/// Regular jobs that have started within this time are looked at: they may have
+/// preempted ours, seconds.
+const STARTED_LATELY_S: i64 = 120;
 
 /// What the thread is asked to do.
 #[derive(Debug)]
@@ -70,6 +75,8 @@ pub enum Purpose {
     Hold,
     /// Tasks that ended without a verdict are queued again.
     Revive,
+    /// Tasks whose owner forbade it may be queued again.
+    AllowRequeue,
     /// A running task's time limit is moved.
     Extend,
     /// An ended trainer's comment, or the release of its rest.
@@ -96,8 +103,8 @@ pub struct Sight {
     pub jobs: Option<Vec<JobRecord>>,
     /// Reservations that have not ended.
     pub reservations: Option<Vec<ReservationRecord>>,
-    /// The partition's nodes.
-    pub partition_nodes: Option<Vec<String>>,
+    /// The partition's nodes, or why there are none.
+    pub partition_nodes: Option<Result<Vec<String>, SlurmError>>,
     /// How long slurmctld took, seconds.
     pub query_s: f64,
 }
@@ -145,7 +152,10 @@ fn look(slurm: &mut Slurm, partition: &str, everything: bool) -> Result<Sight, S
     // Nodes first: a task that starts in between is then seen running on a
     // node that still looks idle, and not the other way round.
     let nodes = slurm.load_nodes()?;
-    let jobs = slurm.load_jobs(&JobSelection { partition })?;
+    let jobs = slurm.load_jobs(&JobSelection {
+        partition,
+        started_since_s: clock::now_s() as i64 - STARTED_LATELY_S,
+    })?;
     let mut sight = Sight {
         nodes,
         jobs,
@@ -153,7 +163,10 @@ fn look(slurm: &mut Slurm, partition: &str, everything: bool) -> Result<Sight, S
     };
     if everything {
         sight.reservations = Some(slurm.load_reservations()?);
-        sight.partition_nodes = Some(slurm.partition_nodes(partition)?);
+        sight.partition_nodes = match slurm.partition_nodes(partition) {
+            Err(error @ SlurmError::NotFound(_)) => Some(Err(error)),
+            nodes => Some(Ok(nodes?)),
+        };
     }
     sight.query_s = began.elapsed().as_secs_f64();
     Ok(sight)

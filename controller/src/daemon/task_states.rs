@@ -7,7 +7,7 @@ use bftrainer::wire::ToAgent;
 use bftrainer_core::engine::{Event, LossReason, PlaceFault};
 use bftrainer_core::trainer::TrainerId;
 
-use super::brain::Brain;
+use super::brain::{Brain, SuspectedPreemption};
 use super::observe::tasks;
 use super::slurm_thread::{ChangeKind, Purpose};
 use super::tasks::{Plan, Task, Turn};
@@ -18,6 +18,13 @@ use crate::slurm::{BaseState, NodeBase, TaskUpdate, is_own_reason};
 /// and removed by force, seconds over KillWait.
 const GONE_S: f64 = 5.0;
 
+/// Whether a requeued task was preempted is known by then, or never, seconds.
+const LONGEST_SUSPICION_S: f64 = 300.0;
+
+/// The job that took a node has started at most so long before the loss is noticed,
+/// seconds.
+const NOTICED_WITHIN_S: f64 = 10.0;
+
 /// Tasks that are not as they should be.
 #[derive(Default)]
 struct Stray {
@@ -25,6 +32,8 @@ struct Stray {
     not_held: Vec<u32>,
     /// Ended with an error that no verdict explains.
     failed: Vec<u32>,
+    /// Slurm may not queue them again.
+    not_requeueable: Vec<u32>,
     /// Whether one ended with 0 though there is no verdict.
     completed: bool,
 }
@@ -55,7 +64,7 @@ impl Brain {
             || !closing && is_cancelled
             || all_ended && (closing || !takes_part)
         {
-            self.forget_array(id, events);
+            self.forget_array(now_s, id, events);
             return;
         }
         if !takes_part {
@@ -68,7 +77,7 @@ impl Brain {
         }
         let stray = self.find_strays(id, found);
         if all_ended && stray.failed.is_empty() {
-            self.forget_array(id, events);
+            self.forget_array(now_s, id, events);
             return;
         }
         if stray.completed {
@@ -123,6 +132,7 @@ impl Brain {
         };
         let closing = array.verdict.is_some();
         let mut lingering = Vec::new();
+        let mut lost = Vec::new();
         for (task_id, task) in &mut array.tasks {
             match task.turn(now_s, patience_s) {
                 Turn::AsAsked => {}
@@ -155,19 +165,20 @@ impl Brain {
                     self.agents.remove((id, *task_id));
                     let node = self.engine.names.intern(&name);
                     let reason = if requeued {
-                        self.accounting.preempted(&name, Departure::Silent, now_s);
-                        self.taken.insert(name, now_s);
+                        lost.push(name);
                         LossReason::Preempted
                     } else {
                         LossReason::Ended
                     };
-                    if !closing {
-                        events.push(Event::WorkerLost {
+                    events.push(if closing {
+                        Event::WorkerGone { trainer, node }
+                    } else {
+                        Event::WorkerLost {
                             trainer,
                             node,
                             reason,
-                        });
-                    }
+                        }
+                    });
                 }
             }
         }
@@ -178,6 +189,45 @@ impl Brain {
                 Purpose::Close,
             );
         }
+        for node in lost {
+            self.taken_from(id, &node, Departure::Silent, now_s);
+        }
+    }
+
+    /// The task of an array was requeued off its node, most likely by Slurm.
+    pub(super) fn taken_from(&mut self, id: u32, node: &str, departure: Departure, now_s: f64) {
+        self.accounting.taken(node);
+        self.taken.insert(node.to_owned(), now_s);
+        self.suspected_preemptions.push(SuspectedPreemption {
+            array_job_id: id,
+            node: node.to_owned(),
+            departure,
+            time_s: now_s,
+        });
+    }
+
+    /// A requeued task was preempted when a regular job has started on its node since;
+    /// after an owner's or an administrator's `scontrol requeue`, or a node's failure,
+    /// none does.
+    pub(super) fn count_preemptions(&mut self, now_s: f64) {
+        for suspected in std::mem::take(&mut self.suspected_preemptions) {
+            let (node, time_s) = (&suspected.node, suspected.time_s);
+            let started_s = self.regular_starts.get(node).copied();
+            if started_s.is_some_and(|started_s| started_s as f64 > time_s - NOTICED_WITHIN_S) {
+                if let Some(array) = self.arrays.get_mut(&suspected.array_job_id) {
+                    array.preemptions += 1;
+                }
+                self.accounting.preempted(node, suspected.departure, time_s);
+            } else if now_s - time_s < LONGEST_SUSPICION_S && !self.holds(node) {
+                self.suspected_preemptions.push(suspected);
+            }
+        }
+    }
+
+    /// Whether a task of ours runs on the node.
+    fn holds(&self, node: &str) -> bool {
+        let mut tasks = self.arrays.values().flat_map(|array| array.tasks.values());
+        tasks.any(|task| task.runs() && task.node.as_deref() == Some(node))
     }
 
     fn find_strays(&mut self, id: u32, found: &mut Vec<Event>) -> Stray {
@@ -186,6 +236,9 @@ impl Brain {
             return stray;
         };
         for (task_id, task) in &mut array.tasks {
+            if !task.requeue && !task.ended() {
+                stray.not_requeueable.push(*task_id);
+            }
             if task.plan != Plan::Rest {
                 continue;
             }
@@ -215,15 +268,14 @@ impl Brain {
 
     fn mend_strays(&mut self, id: u32, stray: Stray) {
         if !stray.not_held.is_empty() {
-            let hold = TaskUpdate {
-                hold: Some(true),
-                ..TaskUpdate::default()
-            };
             self.change(
                 tasks(id, stray.not_held),
-                ChangeKind::Update(hold),
+                ChangeKind::Update(TaskUpdate::hold()),
                 Purpose::Hold,
             );
+        }
+        if !stray.not_requeueable.is_empty() {
+            self.allow_requeue(id, stray.not_requeueable);
         }
         if !stray.failed.is_empty() {
             log::warn!(
@@ -238,10 +290,28 @@ impl Brain {
         }
     }
 
+    /// Without requeueing a preempted task would be cancelled, and none could leave.
+    fn allow_requeue(&mut self, id: u32, task_ids: Vec<u32>) {
+        if let Some(array) = self.arrays.get_mut(&id)
+            && !std::mem::replace(&mut array.warned_of_requeue, true)
+        {
+            log::warn!(
+                "T{id}: its owner {} has set Requeue=0; set to 1 again, as a trainer's tasks \
+                 must be requeueable",
+                array.owner_name
+            );
+        }
+        self.change(
+            tasks(id, task_ids),
+            ChangeKind::Update(TaskUpdate::allow_requeue()),
+            Purpose::AllowRequeue,
+        );
+    }
+
     /// All tasks of an array have ended: what is known of it becomes history.
-    fn forget_array(&mut self, id: u32, events: &mut Vec<Event>) {
+    fn forget_array(&mut self, now_s: f64, id: u32, events: &mut Vec<Event>) {
         if self.arrays.get(&id).is_some_and(|it| it.spec().is_some()) {
-            self.remember_ended(id);
+            self.remember_ended(now_s, id);
             events.push(Event::TrainerGone {
                 trainer: TrainerId(id),
             });
@@ -301,13 +371,9 @@ impl Brain {
                 fault,
                 reason,
             });
-            let hold = TaskUpdate {
-                hold: Some(true),
-                ..TaskUpdate::default()
-            };
             self.change(
                 tasks(id, vec![task_id]),
-                ChangeKind::Update(hold),
+                ChangeKind::Update(TaskUpdate::hold()),
                 Purpose::Hold,
             );
         }

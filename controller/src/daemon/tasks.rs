@@ -35,8 +35,10 @@ pub struct Array {
     pub tasks: BTreeMap<u32, Task>,
     /// The newest progress line.
     pub progress: Progress,
-    /// When that came, epoch seconds.
-    pub progress_at_s: f64,
+    /// Workers that Slurm took the node from.
+    pub preemptions: u32,
+    /// Whether its owner was told that its tasks must be requeueable.
+    pub warned_of_requeue: bool,
     /// Node-seconds in which ranks ran.
     pub harvested_node_s: f64,
 }
@@ -77,6 +79,8 @@ pub struct Task {
     pub restart_count: u32,
     /// Slurm's number for why it waits.
     pub wait_reason: u32,
+    /// Whether Slurm may queue it again.
+    pub requeue: bool,
     /// What was asked of it.
     pub plan: Plan,
     /// The node that it left last and when, epoch seconds.
@@ -183,6 +187,7 @@ impl Task {
             limit_min: None,
             restart_count: 0,
             wait_reason: 0,
+            requeue: true,
             plan: Plan::Rest,
             left: None,
             given_up: false,
@@ -204,6 +209,7 @@ impl Task {
         self.limit_min = record.limit_min;
         self.restart_count = record.restart_count;
         self.wait_reason = record.wait_reason;
+        self.requeue = record.requeue;
     }
 
     /// Compares what was asked with what Slurm shows at `now_s`; the plan then
@@ -306,7 +312,8 @@ impl Array {
             verdict,
             tasks: BTreeMap::new(),
             progress: Progress::default(),
-            progress_at_s: 0.0,
+            preemptions: 0,
+            warned_of_requeue: false,
             harvested_node_s: 0.0,
         }
     }
@@ -324,11 +331,82 @@ impl Array {
         self.tasks.values().filter(|task| !task.ended()).count() as u32
     }
 
-    /// The task whose worker is, or shall be, on `node`.
+    /// The task whose worker is, or shall be, on `node`: one that runs there before
+    /// one that is to start, and that before one that leaves.
     pub fn task_on(&self, node: &str) -> Option<u32> {
         self.tasks
             .iter()
-            .find(|(_, task)| task.plan.node() == Some(node))
+            .filter(|(_, task)| task.plan.node() == Some(node))
+            .min_by_key(|(_, task)| match task.plan {
+                Plan::Runs { .. } => 0,
+                Plan::Placed { .. } => 1,
+                Plan::Placing { .. } => 2,
+                Plan::Leaving { .. } => 3,
+                // These have no node.
+                Plan::Rest | Plan::Gone { .. } | Plan::Closing { .. } => 4,
+            })
             .map(|(id, _)| *id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(array_task_id: u32) -> JobRecord {
+        JobRecord {
+            job_id: 100 + array_task_id,
+            array_job_id: 100,
+            array_tasks: vec![array_task_id],
+            base: BaseState::Running,
+            completing: false,
+            flagged: false,
+            partition: "bftrainer".to_owned(),
+            name: String::new(),
+            comment: String::new(),
+            admin_comment: String::new(),
+            user_id: 1000,
+            user_name: "ada".to_owned(),
+            account: String::new(),
+            work_dir: "/home/ada".to_owned(),
+            nodes: vec!["n1".to_owned()],
+            planned_nodes: Vec::new(),
+            start_time_s: 0,
+            end_time_s: 0,
+            submit_time_s: 0,
+            limit_min: None,
+            priority: 1,
+            wait_reason: 0,
+            restart_count: 0,
+            requeue: true,
+            exclusive: true,
+            node_count: 1,
+        }
+    }
+
+    #[test]
+    fn of_two_tasks_on_a_node_the_one_that_runs_counts() {
+        let refused = Admission::Refused(String::new());
+        let mut array = Array::new(&record(0), refused, None);
+        let node = || "n1".to_owned();
+        let plans = [
+            Plan::Leaving { node: node() },
+            Plan::Placing { node: node() },
+            Plan::Placed {
+                node: node(),
+                deadline_s: 0.0,
+            },
+            Plan::Runs {
+                node: node(),
+                restart_count: 0,
+            },
+        ];
+        for (id, plan) in (0..).zip(plans) {
+            let mut task = Task::new(&record(id));
+            task.plan = plan;
+            array.tasks.insert(id, task);
+            assert_eq!(array.task_on("n1"), Some(id));
+        }
+        assert_eq!(array.task_on("n2"), None);
     }
 }

@@ -43,8 +43,10 @@ impl Brain {
         metrics.held_nodes.set(workers as i64);
         metrics.agents.set(self.agents.connected() as i64);
         metrics.plain_jobs.set(self.plain_jobs as i64);
-        let quarantines = self.engine.quarantines().values();
-        let quarantined = quarantines.filter(|q| now_s < q.until_s).count();
+        let nodes = self.engine.pool().keys();
+        let quarantined = nodes
+            .filter(|node| self.engine.quarantine_of(**node, now_s).is_some())
+            .count();
         metrics.quarantined_nodes.set(quarantined as i64);
         let samples = self.trainer_samples();
         let training: f64 = samples.iter().map(|sample| sample.nodes).sum();

@@ -4,6 +4,7 @@ use std::ptr;
 
 use bftrainer::spec::COMMENT_PREFIX;
 use bftrainer::sys;
+use serde::{Deserialize, Serialize};
 
 use super::{Slurm, SlurmError, check, records, text, unchanged};
 
@@ -39,8 +40,6 @@ pub struct JobRecord {
     pub completing: bool,
     /// Any other flag: configuring, requeued, signalling ...
     pub flagged: bool,
-    /// Wait status of a job that ended.
-    pub exit_status: u32,
     /// Partition.
     pub partition: String,
     /// Name.
@@ -67,8 +66,6 @@ pub struct JobRecord {
     pub end_time_s: i64,
     /// Submission, epoch seconds.
     pub submit_time_s: i64,
-    /// When Slurm began to preempt it, epoch seconds; 0 when it did not.
-    pub preempt_time_s: i64,
     /// Time limit, minutes; `None` when unlimited.
     pub limit_min: Option<u32>,
     /// Priority; 0 is held.
@@ -85,15 +82,26 @@ pub struct JobRecord {
     pub node_count: u32,
 }
 
+/// What makes a job a trainer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct JobComments {
+    /// The comment, which the user may change.
+    pub comment: String,
+    /// The AdminComment, which the controller writes.
+    pub admin_comment: String,
+}
+
 /// Which jobs are worth a record.
 pub struct JobSelection<'a> {
     /// Every job of this partition.
     pub partition: &'a str,
+    /// Jobs that have started since, epoch seconds.
+    pub started_since_s: i64,
 }
 
 impl Slurm {
-    /// The jobs of our partition, those that carry our comment elsewhere, and
-    /// the waiting ones that have nodes planned; `None` when nothing has changed.
+    /// The jobs of our partition, those that carry our comment elsewhere, those that
+    /// have started lately, and the waiting ones that have nodes planned; `None` when nothing has changed.
     pub fn load_jobs(
         &mut self,
         selection: &JobSelection<'_>,
@@ -124,11 +132,35 @@ impl Slurm {
     }
 }
 
+impl Slurm {
+    /// The comments of the job with the id `job_id` of its own.
+    pub fn job_comments(&self, job_id: u32) -> Result<JobComments, SlurmError> {
+        let mut message = ptr::null_mut();
+        // SAFETY: `message` receives an allocation that is freed below.
+        check(unsafe { sys::slurm_load_job(&mut message, job_id, sys::SHOW_ALL as u16) })?;
+        // SAFETY: the call succeeded, so the array holds record_count records.
+        let jobs = unsafe { records((*message).job_array, (*message).record_count) };
+        let found = jobs
+            .iter()
+            .find(|job| job.job_id == job_id)
+            .map(|job| JobComments {
+                comment: text::owned(job.comment),
+                admin_comment: text::owned(job.admin_comment),
+            });
+        // SAFETY: `message` came from slurm_load_job.
+        unsafe { sys::slurm_free_job_info_msg(message) };
+        found.ok_or_else(|| SlurmError::NotFound(format!("slurmctld knows no job {job_id}")))
+    }
+}
+
 fn is_selected(job: &sys::slurm_job_info_t, selection: &JobSelection<'_>) -> bool {
     let planned = job.job_state & sys::JOB_STATE_BASE == sys::JOB_PENDING
         && !job.sched_nodes.is_null()
         && job.start_time > 0;
+    let started = job.job_state & sys::JOB_STATE_BASE != sys::JOB_PENDING
+        && job.start_time >= selection.started_since_s;
     planned
+        || started
         || text::owned(job.partition)
             .split(',')
             .any(|partition| partition == selection.partition)
@@ -157,7 +189,6 @@ fn job_record(job: &sys::slurm_job_info_t) -> JobRecord {
         base,
         completing: flags & sys::BFT_JOB_COMPLETING != 0,
         flagged: flags & !sys::BFT_JOB_COMPLETING != 0,
-        exit_status: job.exit_code,
         partition: text::owned(job.partition),
         name: text::owned(job.name),
         comment: text::owned(job.comment),
@@ -171,7 +202,6 @@ fn job_record(job: &sys::slurm_job_info_t) -> JobRecord {
         start_time_s: job.start_time,
         end_time_s: job.end_time,
         submit_time_s: job.submit_time,
-        preempt_time_s: job.preempt_time,
         limit_min: (job.time_limit != sys::INFINITE && job.time_limit != sys::NO_VAL)
             .then_some(job.time_limit),
         priority: job.priority,

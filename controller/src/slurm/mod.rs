@@ -14,7 +14,7 @@ use std::ptr;
 use bftrainer::sys;
 use thiserror::Error;
 
-pub use job::{BaseState, JobRecord, JobSelection};
+pub use job::{BaseState, JobComments, JobRecord, JobSelection};
 pub use node::{NodeBase, NodeRecord, ReservationRecord};
 pub use site::{ENFORCE_LIMITS, Minutes, PartitionRecord, Site, SiteConf};
 pub use update::{TaskName, TaskUpdate};
@@ -64,6 +64,10 @@ pub struct SlurmSettings {
     pub backfill_interval_s: u32,
     /// bf_resolution of SchedulerParameters, seconds.
     pub backfill_resolution_s: u32,
+    /// Whether users see only their own jobs (PrivateData=jobs).
+    pub private_jobs: bool,
+    /// Whether users see no nodes (PrivateData=nodes).
+    pub private_nodes: bool,
     /// slurmctld's version.
     pub version: String,
 }
@@ -120,6 +124,8 @@ impl Slurm {
             kill_wait_s: conf.kill_wait,
             backfill_interval_s: number("bf_interval").unwrap_or(30),
             backfill_resolution_s: number("bf_resolution").unwrap_or(60),
+            private_jobs: u32::from(conf.private_data) & sys::BFT_PRIVATE_DATA_JOBS != 0,
+            private_nodes: u32::from(conf.private_data) & sys::BFT_PRIVATE_DATA_NODES != 0,
             version: text::owned(conf.version),
         };
         // SAFETY: `message` came from slurm_load_ctl_conf.
@@ -171,9 +177,9 @@ pub fn option_value<'a>(options: &'a str, key: &str) -> Option<&'a str> {
     text::option_value(options, key)
 }
 
-/// The host names of a host list such as `n[1-3,7]`.
-pub fn hosts(list: &str) -> Vec<String> {
-    text::hosts(list)
+/// The host names of a host list such as `n[1-3,7]`; `None` when it is none.
+pub fn hosts(list: &str) -> Option<Vec<String>> {
+    text::host_list(list)
 }
 
 /// The records behind a pointer that a libslurm message holds.

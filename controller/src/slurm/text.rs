@@ -22,18 +22,21 @@ pub(super) fn c_string(text: &str) -> Result<CString, SlurmError> {
     CString::new(text).map_err(|_| SlurmError::ZeroByte(text.replace('\0', "\\0")))
 }
 
-/// The host names of a host list such as `n[1-3,7]`.
+/// The host names of a host list from slurmctld.
 pub(super) fn hosts(list: &str) -> Vec<String> {
-    let Ok(list) = c_string(list) else {
-        return Vec::new();
-    };
+    host_list(list).unwrap_or_default()
+}
+
+/// The host names of a host list such as `n[1-3,7]`; `None` when it is none.
+pub(super) fn host_list(list: &str) -> Option<Vec<String>> {
+    let list = c_string(list).ok()?;
     let mut names = Vec::new();
     // SAFETY: the list is created from a valid string, each shifted name is a
     // malloc'ed string that is freed here, and the list is destroyed once.
     unsafe {
         let hostlist = sys::slurm_hostlist_create(list.as_ptr());
         if hostlist.is_null() {
-            return names;
+            return None;
         }
         loop {
             let name = sys::slurm_hostlist_shift(hostlist);
@@ -45,7 +48,9 @@ pub(super) fn hosts(list: &str) -> Vec<String> {
         }
         sys::slurm_hostlist_destroy(hostlist);
     }
-    names
+    // libslurm takes an odd bracket for a part of a name.
+    let is_whole = names.iter().all(|name| !name.contains(['[', ']']));
+    is_whole.then_some(names)
 }
 
 /// The value of `key=value` in a comma-separated list of options.

@@ -26,6 +26,8 @@ pub enum TaskName {
         /// The tasks.
         array_task_ids: Vec<u32>,
     },
+    /// A job or task by the name that Slurm's commands take.
+    Other(String),
 }
 
 impl std::fmt::Display for TaskName {
@@ -38,6 +40,7 @@ impl std::fmt::Display for TaskName {
             } => {
                 write!(f, "{array_job_id}_{array_task_id}")
             }
+            TaskName::Other(name) => f.write_str(name),
             TaskName::Tasks {
                 array_job_id,
                 array_task_ids,
@@ -60,8 +63,40 @@ pub struct TaskUpdate {
     pub begin_now: bool,
     /// `Some(true)` holds as administrator, `Some(false)` releases.
     pub hold: Option<bool>,
+    /// Slurm may queue it again.
+    pub requeue: bool,
     /// AdminComment.
     pub admin_comment: Option<String>,
+}
+
+impl TaskUpdate {
+    /// Holds as administrator.
+    pub fn hold() -> Self {
+        TaskUpdate {
+            hold: Some(true),
+            ..TaskUpdate::default()
+        }
+    }
+
+    /// Releases, to run at once on `required_nodes` (empty for any) for `limit_min`
+    /// minutes.
+    pub fn release(required_nodes: String, limit_min: u32) -> Self {
+        TaskUpdate {
+            required_nodes: Some(required_nodes),
+            limit_min: Some(limit_min),
+            begin_now: true,
+            hold: Some(false),
+            ..TaskUpdate::default()
+        }
+    }
+
+    /// Lets Slurm queue it again.
+    pub fn allow_requeue() -> Self {
+        TaskUpdate {
+            requeue: true,
+            ..TaskUpdate::default()
+        }
+    }
 }
 
 impl Slurm {
@@ -93,14 +128,28 @@ impl Slurm {
             Some(false) => message.priority = sys::INFINITE,
             None => {}
         }
+        if update.requeue {
+            message.requeue = 1;
+        }
         let mut response = ptr::null_mut();
         // SAFETY: the texts in `message` outlive the call.
         let result = check(unsafe { sys::slurm_update_job2(&mut message, &mut response) });
         each_answer(result, response)
     }
 
-    /// Requeues running or ended tasks, held.
+    /// Requeues running or ended tasks, held, also those that their owner has just
+    /// set `Requeue=0` for.
     pub fn requeue_hold(&self, tasks: &TaskName) -> Result<(), SlurmError> {
+        match self.try_requeue_hold(tasks) {
+            Err(SlurmError::Refused { code, .. }) if code == sys::ESLURM_DISABLED => {
+                self.update(tasks, &TaskUpdate::allow_requeue())?;
+                self.try_requeue_hold(tasks)
+            }
+            result => result,
+        }
+    }
+
+    fn try_requeue_hold(&self, tasks: &TaskName) -> Result<(), SlurmError> {
         let name = text::c_string(&tasks.to_string())?;
         let mut response = ptr::null_mut();
         // SAFETY: `name` outlives the call, which does not change it.

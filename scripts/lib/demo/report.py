@@ -34,7 +34,7 @@ class Measured:
     def finish(self, end_s, trainers):
         self.end_s = end_s
         self.totals = self._cluster.totals()
-        for name in ("idle_node_s", "usable_node_s", "harvested_node_s"):
+        for name in ("pool_node_s", "usable_node_s", "harvested_node_s"):
             self.node_s[name] = self.totals[name] - self._totals_before[name]
         self.device_s = sum(trainer.samples() for trainer in trainers) * DEVICE_MS_PER_SAMPLE / 1000
 
@@ -59,7 +59,7 @@ def figures(measured, workload, trainers, drained_nodes):
     handbacks_s = measured.handbacks_s(workload.jobs)
     return {
         "schema": "bftrainer.demo/1",
-        "idle_node_s": round(node_s["idle_node_s"], 1),
+        "idle_node_s": round(node_s["pool_node_s"], 1),
         "usable_node_s": round(node_s["usable_node_s"], 1),
         "harvested_node_s": round(node_s["harvested_node_s"], 1),
         "harvested_share": round(node_s["harvested_node_s"] / max(node_s["usable_node_s"], 1e-9), 4),
@@ -148,11 +148,11 @@ def plausibility_problems(measured):
             )
         )
     counted = measured.node_s
-    gap = abs(counted["idle_node_s"] - measured.sampled_idle_node_s)
+    gap = abs(counted["pool_node_s"] - measured.sampled_idle_node_s)
     if gap > LARGEST_DISAGREEMENT * measured.sampled_idle_node_s:
         found.append(
             "the controller counts {:.0f} idle node-seconds, squeue showed {:.0f}".format(
-                counted["idle_node_s"], measured.sampled_idle_node_s
+                counted["pool_node_s"], measured.sampled_idle_node_s
             )
         )
     most = (1 + LARGEST_DISAGREEMENT) * measured.sampled_task_node_s

@@ -1,7 +1,7 @@
 //! Who shall have which nodes: admission, the allocation, the choice of nodes.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::forced::Forced;
 use super::{Decision, Engine};
@@ -17,11 +17,31 @@ type NodeKey = (u64, u32);
 struct Holdings {
     held: BTreeMap<TrainerId, Vec<NodeId>>,
     free: Vec<NodeId>,
+    /// Nodes among them that trainers keep off.
+    kept_off: BTreeMap<TrainerId, BTreeSet<NodeId>>,
+}
+
+impl Holdings {
+    /// How many nodes there are.
+    fn usable(&self) -> u32 {
+        (self.free.len() + self.held.values().map(Vec::len).sum::<usize>()) as u32
+    }
+}
+
+/// Which nodes change hands.
+#[derive(Default)]
+struct Moves {
+    released: Vec<NodeId>,
+    given: Vec<(TrainerId, NodeId)>,
+    /// A trainer for which too few nodes are left that it does not keep off, and
+    /// the most that it can have.
+    short: Option<(TrainerId, u32)>,
 }
 
 impl Engine {
     /// Decides how many nodes each trainer shall have, and which.
     pub(super) fn decide(&mut self, now_s: f64) {
+        let mut caps = BTreeMap::new();
         loop {
             let holdings = self.holdings(now_s);
             let held_nodes = |trainer| holdings.held.get(&trainer).map_or(0, Vec::len);
@@ -30,11 +50,10 @@ impl Engine {
                 // Slurm may be taking more: one decision when it is known what is left.
                 return;
             }
-            let usable = holdings.free.len() + holdings.held.values().map(Vec::len).sum::<usize>();
-            self.admit(usable as u32);
+            self.admit(holdings.usable());
 
             let trainers = self.participants();
-            let problem = self.problem(now_s, &trainers, &holdings, usable as u32);
+            let problem = self.problem(now_s, &trainers, &holdings, &caps);
             let solution = self.solver.solve(&problem);
             let counts: Vec<(TrainerId, u32, u32)> = trainers
                 .iter()
@@ -43,6 +62,11 @@ impl Engine {
                 .map(|((trainer, nodes), demand)| (*trainer, demand.current.nodes, nodes))
                 .collect();
             if self.release_short(now_s, &holdings, &counts) {
+                continue;
+            }
+            let moves = self.moves(now_s, holdings, &counts);
+            if let Some((trainer, most)) = moves.short {
+                caps.insert(trainer, most);
                 continue;
             }
             for (index, (trainer, from, to)) in counts.iter().enumerate() {
@@ -57,7 +81,9 @@ impl Engine {
                     });
                 }
             }
-            self.assign(now_s, holdings, &counts);
+            self.assign(moves);
+            // Who got less for the nodes that it keeps off may get more by one step more.
+            self.decision_due |= !caps.is_empty();
             return;
         }
     }
@@ -113,19 +139,22 @@ impl Engine {
     }
 
     /// Sorts the pool into held and free nodes, taking back those that are
-    /// about to be needed or are in quarantine.
+    /// about to be needed, are in quarantine or failed their trainer.
     fn holdings(&mut self, now_s: f64) -> Holdings {
         let mut holdings = Holdings {
             held: BTreeMap::new(),
             free: Vec::new(),
+            kept_off: BTreeMap::new(),
         };
         let mut unusable = Vec::new();
         for (id, node) in &self.pool {
             let is_quarantined = self.is_quarantined(*id, now_s);
             let usable = !is_quarantined && self.outlasts(node, now_s);
+            let is_avoided = |trainer| self.avoidance_of(trainer, *id, now_s).is_some();
             match node.assigned {
-                Some(trainer) if usable => holdings.held.entry(trainer).or_default().push(*id),
                 Some(_) if is_quarantined => unusable.push((*id, Forced::Quarantined)),
+                Some(trainer) if is_avoided(trainer) => unusable.push((*id, Forced::Avoided)),
+                Some(trainer) if usable => holdings.held.entry(trainer).or_default().push(*id),
                 Some(_) => unusable.push((*id, Forced::ExpectedBack)),
                 None if usable && !self.pool_in_doubt => holdings.free.push(*id),
                 None => {}
@@ -133,7 +162,13 @@ impl Engine {
         }
         for (node, why) in unusable {
             self.take_back(node, why);
+            // Others may have what one trainer keeps off.
+            if why == Forced::Avoided && !self.pool_in_doubt && self.is_usable(node, now_s) {
+                holdings.free.push(node);
+            }
         }
+        let held = holdings.held.values().flatten();
+        holdings.kept_off = self.kept_off(now_s, held.chain(&holdings.free).copied());
         holdings
     }
 
@@ -173,8 +208,7 @@ impl Engine {
             };
             trainer.state = TrainerState::Admitted;
             trainer.admission = self.admissions;
-            self.served
-                .insert(trainer.info.owner_uid, self.admissions);
+            self.served.insert(trainer.info.owner_uid, self.admissions);
             self.admissions += 1;
         }
     }
@@ -196,8 +230,9 @@ impl Engine {
         now_s: f64,
         trainers: &[TrainerId],
         holdings: &Holdings,
-        pool_nodes: u32,
+        caps: &BTreeMap<TrainerId, u32>,
     ) -> Problem {
+        let pool_nodes = holdings.usable();
         let mut owner_weights: BTreeMap<u32, f64> = BTreeMap::new();
         for id in trainers {
             let info = &self.trainers[id].info;
@@ -229,6 +264,9 @@ impl Engine {
                 } else {
                     info.max_nodes
                 };
+                let kept_off = holdings.kept_off.get(id).map_or(0, BTreeSet::len) as u32;
+                let most = caps.get(id).copied().unwrap_or(u32::MAX);
+                let max = max.min(pool_nodes - kept_off).min(most);
                 let objective = self.config.metric.objective(&info.curve, weight);
                 TrainerDemand::new(current, info.min_nodes, max, objective)
                     .with_costs(up_s, trainer.down_s())
@@ -321,47 +359,62 @@ impl Engine {
     }
 
     /// Shrinking trainers release nodes; then the free nodes, sorted by key, go
-    /// to the growing ones in the order of the median key that each holds.
-    fn assign(&mut self, now_s: f64, mut holdings: Holdings, counts: &[(TrainerId, u32, u32)]) {
-        for (trainer, from, to) in counts {
-            if to < from {
-                let nodes = holdings.held.remove(trainer).unwrap_or_default();
-                for node in self.to_release(now_s, *trainer, &nodes, from - to) {
-                    if let Some(pool_node) = self.pool.get_mut(&node) {
-                        pool_node.assigned = None;
-                    }
-                    holdings.free.push(node);
-                }
-            }
+    /// to the growing ones: first to those that keep off most of them, then in the
+    /// order of the median key that each holds.
+    fn moves(&self, now_s: f64, holdings: Holdings, counts: &[(TrainerId, u32, u32)]) -> Moves {
+        let mut moves = Moves::default();
+        for (trainer, from, to) in counts.iter().filter(|(_, from, to)| to < from) {
+            let nodes = holdings.held.get(trainer).map_or(&[][..], Vec::as_slice);
+            let released = self.to_release(now_s, *trainer, nodes, from - to);
+            moves.released.extend(released);
         }
-        holdings.free.sort_by_cached_key(|node| self.key(*node));
+        let mut free = [&holdings.free[..], &moves.released[..]].concat();
+        free.sort_by_cached_key(|node| self.key(*node));
 
-        let mut growing: Vec<(Option<NodeKey>, usize)> = counts
-            .iter()
-            .enumerate()
-            .filter(|(_, (_, from, to))| to > from)
-            .map(|(index, (trainer, _, _))| {
-                let mut keys: Vec<NodeKey> = holdings
-                    .held
-                    .get(trainer)
-                    .into_iter()
-                    .flatten()
-                    .map(|node| self.key(*node))
-                    .collect();
-                keys.sort_unstable();
-                let median = keys.get(keys.len() / 2).copied();
-                (median, index)
-            })
-            .collect();
+        let growing = counts.iter().filter(|(_, from, to)| to > from);
+        let mut growing: Vec<&(TrainerId, u32, u32)> = growing.collect();
         // Trainers without nodes come last.
-        growing.sort_by_key(|(median, index)| (median.is_none(), *median, *index));
-        let mut free = holdings.free.into_iter();
-        for (_, index) in growing {
-            let (trainer, from, to) = counts[index];
-            for node in free.by_ref().take((to - from) as usize) {
-                if let Some(pool_node) = self.pool.get_mut(&node) {
-                    pool_node.assigned = Some(trainer);
-                }
+        growing.sort_by_cached_key(|(trainer, _, _)| {
+            let kept_off = holdings.kept_off.get(trainer);
+            let kept_off = kept_off.map_or(0, |nodes| {
+                free.iter().filter(|node| nodes.contains(node)).count()
+            });
+            let median = self.median_key(holdings.held.get(trainer));
+            (Reverse(kept_off), median.is_none(), median)
+        });
+        for (trainer, from, to) in growing {
+            let wanted = (to - from) as usize;
+            let kept_off = holdings.kept_off.get(trainer);
+            let may_have = |node: &NodeId| kept_off.is_none_or(|nodes| !nodes.contains(node));
+            let given: BTreeSet<NodeId> = {
+                let fit = free.iter().copied().filter(|node| may_have(node));
+                fit.take(wanted).collect()
+            };
+            free.retain(|node| !given.contains(node));
+            if given.len() < wanted {
+                moves.short = Some((*trainer, from + given.len() as u32));
+                return moves;
+            }
+            moves
+                .given
+                .extend(given.into_iter().map(|node| (*trainer, node)));
+        }
+        moves
+    }
+
+    fn median_key(&self, nodes: Option<&Vec<NodeId>>) -> Option<NodeKey> {
+        let mut keys: Vec<NodeKey> = nodes?.iter().map(|node| self.key(*node)).collect();
+        keys.sort_unstable();
+        keys.get(keys.len() / 2).copied()
+    }
+
+    fn assign(&mut self, moves: Moves) {
+        let released = moves.released.into_iter().map(|node| (node, None));
+        let given = moves.given.into_iter();
+        let given = given.map(|(trainer, node)| (node, Some(trainer)));
+        for (node, assigned) in released.chain(given) {
+            if let Some(pool_node) = self.pool.get_mut(&node) {
+                pool_node.assigned = assigned;
             }
         }
     }

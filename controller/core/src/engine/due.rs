@@ -26,12 +26,11 @@ impl Engine {
     /// When what decisions depend on changes next though nothing happens, epoch seconds.
     fn next_change_s(&self, now_s: f64) -> Option<f64> {
         let nodes = self.pool.iter().flat_map(|(id, node)| {
-            let quarantine = self.quarantines.get(id);
-            let released_s = quarantine.map(|quarantine| quarantine.until_s);
-            [self.unusable_at_s(node), released_s]
+            let released_s = self.fault_ends_s(*id);
+            self.unusable_at_s(node).into_iter().chain(released_s)
         });
-        let trainers = self.trainers.values().map(|it| Some(it.resume_at_s));
-        let ahead = nodes.chain(trainers).flatten();
+        let trainers = self.trainers.values().map(|it| it.resume_at_s);
+        let ahead = nodes.chain(trainers);
         ahead.filter(|time_s| now_s < *time_s).reduce(f64::min)
     }
 }

@@ -1,13 +1,13 @@
-//! Losses, failures and bad nodes: what a preemption, a silent agent or a
-//! program's error means for the trainer and for the node.
+//! Losses and failures: what a preemption, a silent agent or a program's error
+//! means for the trainer and for the node.
 
-use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 use super::forced::Forced;
 use super::{Action, Engine, LossReason, Outcome, PlaceFault};
 use crate::node::NodeId;
 use crate::pool::{Phase, Worker};
-use crate::trainer::{Failure, RunState, TrainerId, TrainerState};
+use crate::trainer::{Failure, PREEMPTED_EXIT_CODE, RunState, TrainerId, TrainerState};
 
 /// A trainer whose placements pend for its own reasons waits this long, seconds.
 const TRAINER_BACK_OFF_S: f64 = 60.0;
@@ -16,70 +16,19 @@ const TRAINER_BACK_OFF_S: f64 = 60.0;
 /// failure, seconds.
 const RESTART_BACK_OFF_S: f64 = 1.0;
 
-/// Exit code of ranks that SIGTERM ended: they were preempted.
-const PREEMPTED: i32 = 143;
+/// Ranks that nobody stopped and that end as preempted, or find a newer generation
+/// in their control folder, so many times as often as failures end a trainer, are at
+/// fault wherever they run.
+const ODD_ENDS_PER_FAILURE: usize = 3;
 
 /// So many failures in a row are remembered; one more on the same nodes says nothing new.
 const KEPT_FAILURES: usize = 32;
 
-/// A node that is not used for a while.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Quarantine {
-    /// Until when, epoch seconds.
-    pub until_s: f64,
-    /// How often in a row.
-    pub times: u32,
-    /// In words.
-    pub reason: String,
-}
-
 impl Engine {
-    pub(super) fn is_quarantined(&self, node: NodeId, now_s: f64) -> bool {
-        self.quarantines
-            .get(&node)
-            .is_some_and(|quarantine| now_s < quarantine.until_s)
-    }
-
-    fn quarantine(&mut self, now_s: f64, node: NodeId, reason: String) {
-        self.decision_due = true;
-        // Not all programs report progress: a node that was good for long is forgiven, too.
-        let times = self
-            .quarantines
-            .get(&node)
-            .filter(|quarantine| now_s < quarantine.until_s + self.config.quarantine_max_s)
-            .map_or(0, |quarantine| quarantine.times);
-        let length_s = (self.config.quarantine_s * f64::from(2u32.saturating_pow(times)))
-            .min(self.config.quarantine_max_s);
-        self.quarantines.insert(
-            node,
-            Quarantine {
-                until_s: now_s + length_s,
-                times: times + 1,
-                reason,
-            },
-        );
-    }
-
-    /// Takes back the quarantines that failures brought on their nodes.
-    pub(super) fn pardon_nodes_of(&mut self, failures: &[Failure]) {
-        for failure in failures {
-            if failure.exit_code != PREEMPTED
-                && let Some(quarantine) = self.quarantines.get_mut(&failure.node)
-            {
-                self.decision_due = true;
-                quarantine.times -= 1;
-                quarantine.until_s = 0.0;
-                if quarantine.times == 0 {
-                    self.quarantines.remove(&failure.node);
-                }
-            }
-        }
-    }
-
     /// The node is no longer ours to use; a worker there is lost with it.
     pub(super) fn lose_node(&mut self, now_s: f64, node: NodeId) {
         if let Some(worker) = self.pool.get(&node).and_then(|node| node.worker.clone()) {
-            self.lose_worker(now_s, worker.trainer, node, LossReason::Preempted);
+            self.lose_worker(now_s, worker.trainer, node);
         }
         if let Some(pool_node) = self.pool.remove(&node)
             && let Some(trainer) = pool_node.assigned
@@ -105,11 +54,11 @@ impl Engine {
         match reason {
             LossReason::Preempted => self.lose_node(now_s, node),
             LossReason::Silent => {
-                self.lose_worker(now_s, trainer, node, reason);
+                self.lose_worker(now_s, trainer, node);
                 self.quarantine(now_s, node, "the worker there fell silent".to_owned());
                 self.send_lost_home(now_s, trainer, node, "its agent fell silent");
             }
-            LossReason::Ended => self.lose_worker(now_s, trainer, node, reason),
+            LossReason::Ended => self.lose_worker(now_s, trainer, node),
         }
     }
 
@@ -125,7 +74,7 @@ impl Engine {
         self.send_home(trainer, node, reason);
     }
 
-    fn lose_worker(&mut self, now_s: f64, trainer: TrainerId, node: NodeId, reason: LossReason) {
+    fn lose_worker(&mut self, now_s: f64, trainer: TrainerId, node: NodeId) {
         let Some(pool_node) = self.pool.get_mut(&node) else {
             return;
         };
@@ -138,9 +87,6 @@ impl Engine {
         };
         if known.state == TrainerState::Closing {
             return;
-        }
-        if reason == LossReason::Preempted && phase == Phase::Member {
-            known.preemptions += 1;
         }
         let mut generation = None;
         if let Some(run) = &mut known.run
@@ -173,7 +119,7 @@ impl Engine {
         if known.failures.is_empty() {
             known.restart_at_s = known.restart_at_s.min(now_s);
         }
-        self.pardon_nodes_of(&excused);
+        self.pardon_nodes_of(trainer, &excused);
     }
 
     /// A worker that was told to leave has left; the node stays in the pool.
@@ -199,7 +145,7 @@ impl Engine {
             .and_then(|node| node.worker_of(trainer));
         if worker.is_some_and(|worker| worker.phase != Phase::Placed) {
             // Another task of the same trainer was there, or it was there and is gone again.
-            self.lose_worker(now_s, trainer, node, LossReason::Ended);
+            self.lose_worker(now_s, trainer, node);
             self.send_lost_home(now_s, trainer, node, "its placement failed");
         } else {
             self.worker_gone(trainer, node);
@@ -251,11 +197,13 @@ impl Engine {
             Outcome::Exited => {}
             Outcome::Stopped if ordered => {}
             Outcome::Fenced { .. } if ordered => {}
-            Outcome::Fenced { .. } => {
+            Outcome::Fenced { newest_generation } => {
                 // Files that always know better must not make it start all the time.
                 if let Some(known) = self.trainers.get_mut(&trainer) {
                     known.restart_at_s = known.restart_at_s.max(now_s + RESTART_BACK_OFF_S);
                 }
+                let reason = format!("its control folder knows generation {newest_generation}");
+                self.program_ended(now_s, trainer, node, PREEMPTED_EXIT_CODE, &reason);
                 self.stop_run(now_s, trainer, 0.0, Some(node));
             }
             Outcome::Stopped => {
@@ -264,7 +212,7 @@ impl Engine {
                     now_s,
                     trainer,
                     node,
-                    PREEMPTED,
+                    PREEMPTED_EXIT_CODE,
                     "it ended by itself as preempted",
                 );
                 self.stop_run(now_s, trainer, grace_s, Some(node));
@@ -316,9 +264,15 @@ impl Engine {
         if lost {
             return;
         }
+        if now_s >= run.since_s + self.config.quarantine_max_s {
+            // Not all programs report progress: so long a run is some.
+            known.failures.clear();
+        }
         if known.failures.is_empty() {
             known.failures_at_samples = known.samples;
         }
+        // Slurm may have signalled the ranks before the agent.
+        let brought_avoidance = exit_code != PREEMPTED_EXIT_CODE;
         if known.failures.len() == KEPT_FAILURES {
             known.failures.remove(0);
         }
@@ -328,6 +282,7 @@ impl Engine {
             time_s: now_s,
             exit_code,
             reason: reason.to_owned(),
+            brought_avoidance,
         });
         let pause_s = RESTART_BACK_OFF_S
             * f64::from(2u32.saturating_pow(known.failures.len() as u32 - 1).min(64));
@@ -337,9 +292,8 @@ impl Engine {
             reason,
             self.names.name(node)
         ));
-        // Slurm may have signalled the ranks before the agent.
-        if exit_code != PREEMPTED {
-            self.quarantine(now_s, node, format!("T{trainer}: {reason}"));
+        if brought_avoidance {
+            self.avoid(now_s, trainer, node, reason);
         }
     }
 
@@ -349,45 +303,58 @@ impl Engine {
         let mut failed = Vec::new();
         let mut wake_at = Vec::new();
         for (id, trainer) in &self.trainers {
-            let mut nodes: Vec<NodeId> = trainer
-                .failures
-                .iter()
-                .map(|failure| failure.node)
-                .collect();
-            nodes.sort_unstable();
-            nodes.dedup();
             let Some(last) = trainer.failures.last() else {
                 continue;
             };
-            if trainer.state != TrainerState::Admitted || nodes.len() < self.config.failures {
+            if trainer.state != TrainerState::Admitted {
                 continue;
             }
+            let Some(verdict) = self.verdict(&trainer.failures) else {
+                continue;
+            };
             if now_s < last.time_s + window_s {
                 wake_at.push(last.time_s + window_s);
             } else {
-                failed.push((*id, last.exit_code, last.reason.clone(), nodes.len()));
+                let reason = format!("{verdict}, last: {}", last.reason);
+                failed.push((*id, last.exit_code, reason));
             }
         }
         for time_s in wake_at {
             self.wake_at(time_s);
         }
-        for (trainer, exit_code, reason, nodes) in failed {
-            self.fail(trainer, exit_code, &reason, nodes);
+        for (trainer, exit_code, reason) in failed {
+            self.fail(trainer, exit_code, reason);
         }
     }
 
-    /// The trainer has failed on several nodes: it was not theirs.
-    fn fail(&mut self, trainer: TrainerId, exit_code: i32, reason: &str, nodes: usize) {
+    /// Why these failures in a row are the trainer's own fault, if they are.
+    fn verdict(&self, failures: &[Failure]) -> Option<String> {
+        let (odd, failures): (Vec<&Failure>, Vec<&Failure>) = failures
+            .iter()
+            .partition(|failure| failure.exit_code == PREEMPTED_EXIT_CODE);
+        let nodes: BTreeSet<NodeId> = failures.iter().map(|failure| failure.node).collect();
+        if nodes.len() >= self.config.failures {
+            return Some(format!(
+                "failed {} times in a row on different nodes without progress",
+                nodes.len()
+            ));
+        }
+        // No node makes a program end like that.
+        let times = odd.len();
+        (times >= self.config.failures * ODD_ENDS_PER_FAILURE).then(|| {
+            format!("ended {times} times in a row though nobody stopped it, without progress")
+        })
+    }
+
+    /// The trainer has failed, and not for its nodes.
+    fn fail(&mut self, trainer: TrainerId, exit_code: i32, reason: String) {
         let known = self.trainers.get_mut(&trainer);
         let failures = known.map(|known| std::mem::take(&mut known.failures));
-        self.pardon_nodes_of(&failures.unwrap_or_default());
+        self.pardon_nodes_of(trainer, &failures.unwrap_or_default());
         self.finish(trainer, exit_code);
         if let Some(Action::Close { .. }) = self.actions.last() {
             self.actions.pop();
         }
-        let reason = format!(
-            "failed {nodes} times in a row on different nodes without progress, last: {reason}"
-        );
         self.actions.push(Action::Fail {
             trainer,
             exit_code,

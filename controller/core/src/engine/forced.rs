@@ -15,6 +15,8 @@ pub(super) enum Forced {
     Left,
     ExpectedBack,
     Quarantined,
+    /// The trainer's program has failed there.
+    Avoided,
 }
 
 impl Engine {
@@ -67,6 +69,7 @@ impl Forced {
             Forced::Left => format!("{subject} left the pool"),
             Forced::ExpectedBack => format!("{subject} {is} expected back"),
             Forced::Quarantined => format!("{subject} {is} in quarantine"),
+            Forced::Avoided => format!("{subject} {is} avoided after a failure there"),
         }
     }
 }

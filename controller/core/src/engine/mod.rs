@@ -3,7 +3,7 @@
 //!
 //! `due` says when to decide, `decide` which trainer shall have which nodes,
 //! `membership` turns that into placements and generations, `faults` judges losses
-//! and failures.
+//! and failures, `quarantine` keeps bad nodes out of use.
 
 mod decide;
 mod due;
@@ -11,6 +11,7 @@ mod event;
 mod faults;
 mod forced;
 mod membership;
+mod quarantine;
 
 use std::collections::BTreeMap;
 
@@ -23,7 +24,7 @@ use crate::pool::{Phase, PoolNode, Worker};
 use crate::trainer::{Run, RunState, Trainer, TrainerId, TrainerState};
 
 pub use event::{Action, Decision, Event, LossReason, Outcome, PlaceFault};
-pub use faults::Quarantine;
+pub use quarantine::{Avoidance, NodeFaults, Quarantine};
 
 /// A node is vacated so much earlier than the measured save takes, seconds.
 const SAVE_MARGIN_S: f64 = 3.0;
@@ -98,7 +99,7 @@ pub struct Engine {
     pub names: NodeNames,
     pool: BTreeMap<NodeId, PoolNode>,
     trainers: BTreeMap<TrainerId, Trainer>,
-    quarantines: BTreeMap<NodeId, Quarantine>,
+    faults: NodeFaults,
     /// Whether free nodes may be taken already.
     pool_in_doubt: bool,
     /// Counts calls of [`Engine::handle`] that brought nodes.
@@ -133,7 +134,7 @@ impl Engine {
             names: NodeNames::default(),
             pool: BTreeMap::new(),
             trainers: BTreeMap::new(),
-            quarantines: BTreeMap::new(),
+            faults: NodeFaults::default(),
             pool_in_doubt: false,
             join_events: 0,
             arrivals: 0,
@@ -210,11 +211,6 @@ impl Engine {
     /// The trainers.
     pub fn trainers(&self) -> &BTreeMap<TrainerId, Trainer> {
         &self.trainers
-    }
-
-    /// Nodes in quarantine, or that were, by node.
-    pub fn quarantines(&self) -> &BTreeMap<NodeId, Quarantine> {
-        &self.quarantines
     }
 
     /// Whether `node` may be used at `now_s`: to keep its worker or to get one.
@@ -383,7 +379,7 @@ impl Engine {
     fn forget_trainer(&mut self, trainer: TrainerId) {
         if let Some(known) = self.trainers.remove(&trainer) {
             // It is gone unjudged: its failures say nothing of the nodes.
-            self.pardon_nodes_of(&known.failures);
+            self.pardon_nodes_of(trainer, &known.failures);
         }
         for node in self.pool.values_mut() {
             if node.assigned == Some(trainer) {
@@ -469,15 +465,13 @@ impl Engine {
         if samples > known.failures_at_samples && !known.failures.is_empty() {
             known.failures.clear();
         }
-        // Nodes that take part in progress are good.
-        if let Some(run) = &known.run
-            && has_grown
+        if has_grown
+            && let Some(run) = self.trainers.get(&trainer).and_then(|it| it.run.as_ref())
             && run.number == generation
             && run.state == RunState::Running
         {
-            for node in &run.members {
-                self.decision_due |= self.quarantines.remove(node).is_some();
-            }
+            let members = run.members.clone();
+            self.trust(trainer, &members);
         }
     }
 

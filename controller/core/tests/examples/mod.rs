@@ -115,8 +115,14 @@ impl Bench {
     }
 
     fn is_quarantined(&self, node: u32) -> bool {
-        let quarantine = self.engine.quarantines().get(&NodeId(node));
-        quarantine.is_some_and(|quarantine| self.now_s < quarantine.until_s)
+        let quarantine = self.engine.quarantine_of(NodeId(node), self.now_s);
+        quarantine.is_some()
+    }
+
+    fn avoids(&self, trainer: u32, node: u32) -> bool {
+        let (trainer, node) = (TrainerId(trainer), NodeId(node));
+        let avoidance = self.engine.avoidance_of(trainer, node, self.now_s);
+        avoidance.is_some()
     }
 
     fn last_reason(&self, id: u32) -> &str {

@@ -182,6 +182,11 @@ impl World {
         let known = &self.engine.trainers()[&trainer];
         assert_eq!(known.state, TrainerState::Admitted);
         assert!(limit_s <= known.info.max_stay_s.unwrap_or(f64::INFINITY));
+        let engine = &self.engine;
+        let quarantine = engine.quarantine_of(node, self.now_s);
+        assert_eq!(quarantine, None, "T{trainer} is placed on {node:?}");
+        let avoidance = engine.avoidance_of(trainer, node, self.now_s);
+        assert_eq!(avoidance, None, "T{trainer} is placed on {node:?}");
     }
 
     /// Nobody who can still be reached is sent away while ranks run.
@@ -267,6 +272,11 @@ impl World {
         if !self.free_restarts || self.told_in_doubt {
             return;
         }
+        let mut nodes = self.engine.pool().keys();
+        if nodes.any(|node| self.engine.avoided_by(*node, self.now_s).next().is_some()) {
+            // Around nodes that one trainer keeps off the best may take two steps.
+            return;
+        }
         let mut forced = self.engine.clone();
         forced.set_config(self.config.clone());
         forced.handle(self.now_s, Vec::new());
@@ -339,7 +349,7 @@ impl World {
         let gained: Vec<&NodeId> = after.difference(&before).collect();
         let given: Vec<&NodeId> = before
             .difference(&after)
-            .filter(|node| self.could_be_kept(**node))
+            .filter(|node| self.could_be_kept(id, **node))
             .collect();
         assert!(
             was_forced || gained.is_empty() || given.is_empty(),
@@ -347,13 +357,16 @@ impl World {
         );
     }
 
-    fn could_be_kept(&self, id: NodeId) -> bool {
+    fn could_be_kept(&self, trainer: TrainerId, id: NodeId) -> bool {
         let Some(node) = self.engine.pool().get(&id) else {
             return false;
         };
         let hole_s = self.room_s(node);
         let needed_s = self.config.min_hole_s.max(self.config.vacate_lead_s);
-        hole_s > needed_s + ROUNDING_S && !self.is_quarantined(id)
+        let engine = &self.engine;
+        hole_s > needed_s + ROUNDING_S
+            && engine.quarantine_of(id, self.now_s).is_none()
+            && engine.avoidance_of(trainer, id, self.now_s).is_none()
     }
 
     /// How long a new worker could stay on a node, by backfill's reckoning.
@@ -367,11 +380,6 @@ impl World {
             };
             end_s - self.config.plan_wait_s - self.now_s
         })
-    }
-
-    fn is_quarantined(&self, node: NodeId) -> bool {
-        let quarantine = self.engine.quarantines().get(&node);
-        quarantine.is_some_and(|quarantine| self.now_s < quarantine.until_s)
     }
 
     /// A node with a planned use has been vacated when that comes, provided that

@@ -63,7 +63,10 @@ impl World {
             .pool()
             .iter()
             .filter(|(node, pool_node)| {
-                pool_node.assigned.is_none() && self.engine.is_usable(**node, self.now_s)
+                let engine = &self.engine;
+                pool_node.assigned.is_none()
+                    && engine.is_usable(**node, self.now_s)
+                    && engine.avoidance_of(id, **node, self.now_s).is_none()
             })
             .count() as u32;
         let has = self
