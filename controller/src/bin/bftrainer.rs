@@ -42,6 +42,9 @@ enum Command {
     /// Show what rank 0 of a trainer has written
     Logs(cli::LogsArgs),
     #[cfg(feature = "slurm")]
+    /// Change a trainer's specification
+    Set(cli::SetArgs),
+    #[cfg(feature = "slurm")]
     /// Check the configuration and the live site, and say what to write
     #[command(disable_help_flag = true)]
     Check(cli::CheckArgs),
@@ -93,6 +96,8 @@ fn main() -> ExitCode {
         Command::Why(args) => cli::why(&args),
         #[cfg(feature = "slurm")]
         Command::Logs(args) => cli::logs(&args),
+        #[cfg(feature = "slurm")]
+        Command::Set(args) => cli::set(args),
         #[cfg(feature = "slurm")]
         Command::Check(args) => cli::check(&args),
         #[cfg(feature = "slurm")]

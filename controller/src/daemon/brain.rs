@@ -13,6 +13,7 @@ use super::accounting::Accounting;
 use super::agents::Agents;
 use super::node_classes::NodeClasses;
 use super::orders::Orders;
+use super::respecify::Respecification;
 use super::slurm_thread::{Change, ChangeKind, Order, Purpose, Report};
 use super::tasks::Array;
 use super::{Input, node_faults};
@@ -100,6 +101,8 @@ pub(super) struct Brain {
     pub history: BTreeMap<u32, serde_json::Value>,
     /// Results of actions that needed nobody else.
     pub immediate_events: Vec<Event>,
+    /// New specifications that Slurm has not confirmed yet, by array job id.
+    pub respecifications: BTreeMap<u32, Respecification>,
     /// Plain jobs in our partition.
     pub plain_jobs: usize,
     /// Whether Slurm's state was ever seen.
@@ -172,6 +175,7 @@ impl Brain {
             history: memory.ended.into_iter().collect(),
             store,
             immediate_events: Vec::new(),
+            respecifications: BTreeMap::new(),
             plain_jobs: 0,
             has_seen: false,
             start_tokens: 0.0,
@@ -216,6 +220,7 @@ impl Brain {
                     self.agent_message(now_s, connection, message, &mut events);
                 }
                 Input::Disconnected { connection } => self.agents.disconnected(connection, now_s),
+                Input::Set { uid, set, answer } => self.respecify(uid, &set, answer),
                 Input::Query { uid, query, answer } => questions.push((uid, query, answer)),
                 Input::Metrics { answer } => {
                     // The asker may have gone away.
@@ -360,6 +365,11 @@ impl Brain {
         self.doubted_at_s = now_s;
         self.hinted_at_s = now_s;
         events.push(Event::PoolDoubted);
+    }
+
+    /// When the look that was reported last, or is under way, was begun, epoch seconds.
+    pub(super) fn last_look_s(&self) -> f64 {
+        self.last_look_s
     }
 
     /// Whether the look that is being reported was begun after `time_s`.

@@ -19,6 +19,7 @@ mod observe;
 mod orders;
 mod placements;
 mod pool_view;
+mod respecify;
 mod rows;
 mod server;
 mod slurm_thread;
@@ -30,7 +31,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bftrainer::hint;
-use bftrainer::wire::{Answer, FromAgent, Join, Query, ToAgent};
+use bftrainer::wire::{Answer, FromAgent, Join, Query, Set, ToAgent};
 use clap::Parser;
 use thiserror::Error;
 use tokio::net::{TcpListener, UdpSocket};
@@ -100,6 +101,15 @@ pub enum Input {
     Metrics {
         /// Where the page goes.
         answer: oneshot::Sender<String>,
+    },
+    /// A user changes a trainer's specification.
+    Set {
+        /// Proven uid.
+        uid: u32,
+        /// The change.
+        set: Set,
+        /// Where the answer goes.
+        answer: oneshot::Sender<Answer>,
     },
     /// A node's prolog or epilog says that something changed.
     Hint,

@@ -117,6 +117,8 @@ pub enum Turn {
         /// Whether Slurm has queued it again.
         requeued: bool,
     },
+    /// Its worker has long been gone, but for Slurm it still runs.
+    Lingers,
 }
 
 /// What was asked of a task.
@@ -155,6 +157,11 @@ pub enum Plan {
         /// Since when, epoch seconds.
         since_s: f64,
     },
+    /// To start on any node and end at once, as its trainer has ended.
+    Closing {
+        /// How often it had been restarted then.
+        restart_count: u32,
+    },
 }
 
 impl Plan {
@@ -165,7 +172,7 @@ impl Plan {
             | Plan::Placed { node, .. }
             | Plan::Runs { node, .. }
             | Plan::Leaving { node } => Some(node),
-            Plan::Rest | Plan::Gone { .. } => None,
+            Plan::Rest | Plan::Gone { .. } | Plan::Closing { .. } => None,
         }
     }
 }
@@ -216,7 +223,7 @@ impl Task {
     pub fn turn(&mut self, now_s: f64, patience_s: f64) -> Turn {
         let runs_on = |node: &str| self.runs() && self.node.as_deref() == Some(node);
         match self.plan.clone() {
-            Plan::Rest => Turn::AsAsked,
+            Plan::Rest | Plan::Closing { .. } => Turn::AsAsked,
             Plan::Placing { node } | Plan::Placed { node, .. } if runs_on(&node) => {
                 let restart_count = self.restart_count;
                 self.plan = Plan::Runs {
@@ -250,10 +257,15 @@ impl Task {
                 since_s,
             } => {
                 let same_run = self.runs() && self.restart_count == restart_count;
-                if !same_run || now_s - since_s > patience_s {
+                let lingers = same_run && now_s - since_s > patience_s;
+                if !same_run || lingers {
                     self.plan = Plan::Rest;
                 }
-                Turn::AsAsked
+                if lingers {
+                    Turn::Lingers
+                } else {
+                    Turn::AsAsked
+                }
             }
         }
     }
@@ -271,6 +283,12 @@ impl Task {
     /// Whether it waits and nothing else.
     pub fn waits(&self) -> bool {
         self.base == BaseState::Pending && !self.completing && !self.flagged
+    }
+
+    /// Whether it waits and was not yet released to end with its trainer.
+    pub fn waits_for_closing(&self) -> bool {
+        let restart_count = self.restart_count;
+        self.waits() && (self.held || self.plan != Plan::Closing { restart_count })
     }
 
     /// Whether it has ended for good.
@@ -330,7 +348,9 @@ impl Array {
                 Plan::Runs { .. } => 0,
                 Plan::Placed { .. } => 1,
                 Plan::Placing { .. } => 2,
-                Plan::Leaving { .. } | Plan::Rest | Plan::Gone { .. } => 3,
+                Plan::Leaving { .. } => 3,
+                // These have no node.
+                Plan::Rest | Plan::Gone { .. } | Plan::Closing { .. } => 4,
             })
             .map(|(id, _)| *id)
     }

@@ -22,9 +22,10 @@ struct Rest<'e> {
 
 impl Engine {
     /// Admits trainers while those that run could not use the whole pool or are
-    /// fewer than `min_trainers`: round robin over users, first come first
-    /// served within one. A trainer whose min does not fit neither counts nor is
-    /// admitted; a pool that is in doubt says nothing about what fits.
+    /// fewer than `min_trainers`: the user with the fewest first, of these the one
+    /// whose turn was longest ago, first come first served within one. A trainer whose
+    /// min does not fit neither counts nor is admitted; a pool that is in doubt says
+    /// nothing about what fits.
     pub(super) fn admit(&mut self, nodes: &BTreeMap<ClassId, u32>) {
         while !self.pool_in_doubt {
             let rest = self.rest(nodes);
@@ -38,8 +39,10 @@ impl Engine {
                 .filter(|info| is_short_of_trainers || rest.has_for(info))
                 .filter(|info| rest.fits(info, nodes))
                 .min_by_key(|info| {
-                    let running = running.get(&info.owner_uid).copied().unwrap_or(0);
-                    (running, self.trainers[&info.id].arrival)
+                    let owner = info.owner_uid;
+                    let running = running.get(&owner).copied().unwrap_or(0);
+                    let arrival = self.trainers[&info.id].arrival;
+                    (running, self.served.get(&owner), arrival)
                 })
                 .map(|info| info.id);
             let Some(trainer) = next.and_then(|id| self.trainers.get_mut(&id)) else {
@@ -47,6 +50,7 @@ impl Engine {
             };
             trainer.state = TrainerState::Admitted;
             trainer.admission = self.admissions;
+            self.served.insert(trainer.info.owner_uid, self.admissions);
             self.admissions += 1;
         }
     }

@@ -119,6 +119,8 @@ pub struct Engine {
     admissions: u64,
     /// Decisions by how they came about.
     outcomes: BTreeMap<String, u64>,
+    /// The number of each owner's last admission, by uid.
+    served: BTreeMap<u32, u64>,
     #[serde(skip)]
     solver: Allocator,
     #[serde(skip)]
@@ -157,6 +159,7 @@ impl Engine {
             outcomes: BTreeMap::new(),
             solver: Allocator::default(),
             last_round: None,
+            served: BTreeMap::new(),
             actions: Vec::new(),
             decisions: Vec::new(),
             forced: Vec::new(),
