@@ -5,13 +5,15 @@ import os
 import pathlib
 import resource
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DATA = pathlib.Path(os.environ.get("BFTRAINER_DATA", ROOT.parent / "shared" / "data"))
 BFTRAINER = ROOT / "target" / "release" / "bftrainer"
 RESULTS = ROOT / "docs" / "results.md"
-BEGIN, END = "<!-- begin: scripts/bench-replay -->", "<!-- end: scripts/bench-replay -->"
+# Sections and the commands that their marks name.
+SECTIONS = {"replay": "scripts/bench-replay", "learning": "scripts/bench-replay learning"}
 
 # Where the authors' replays begin.
 START = "1612988475"
@@ -145,23 +147,29 @@ def cost():
 
 
 def main():
+    """Writes all sections, or the one that is named."""
+    chosen = sys.argv[1:] or list(SECTIONS)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        tables = [efficiency(pool), admission(pool), learning(pool)]
-    text = "\n".join([
-        BEGIN,
+        for name in chosen:
+            begin, end = (f"<!-- {edge}: {SECTIONS[name]} -->" for edge in ("begin", "end"))
+            text = "\n".join([begin, *WRITERS[name](pool), end])
+            head, rest = RESULTS.read_text(encoding="utf-8").split(begin)
+            RESULTS.write_text(head + text + rest.split(end)[1], encoding="utf-8")
+            print(text)
+
+
+def replays(pool):
+    """The section Replay."""
+    efficiencies, admissions = efficiency(pool), admission(pool)
+    return [
         "Efficiency U with at most 30 trainers, means over horizons 0.8 to 1.25 times ours; losses",
-        "in % of what the held nodes would have given:", "", *tables[0], "",
-        "Open admission on all nodes against the paper's 30 trainers:", "", *tables[1], "",
-        "Curves that the engine is not told (`--learn`): samples in % of those with known curves,",
-        "1,024 nodes, 30 trainers, metric speed-up with exponent 1, horizon 36 s. What a generation",
-        "shows is off by a normal factor of 5 %; *poor scalers*:",
-        "[poor-scalers.toml](../examples/replay/poor-scalers.toml).", "", *tables[2], "",
-        cost(), END,
-    ])
-    old = RESULTS.read_text(encoding="utf-8")
-    head, rest = old.split(BEGIN)
-    RESULTS.write_text(head + text + rest.split(END)[1], encoding="utf-8")
-    print(text)
+        "in % of what the held nodes would have given:", "", *efficiencies, "",
+        "Open admission on all nodes against the paper's 30 trainers:", "", *admissions, "",
+        cost(),
+    ]
+
+
+WRITERS = {"replay": replays, "learning": learning}
 
 
 if __name__ == "__main__":

@@ -18,17 +18,20 @@ pub use steps::StepLog;
 pub use trainers::{TrainersError, from_text as trainers_from_text, read as read_trainers};
 
 use bftrainer_core::replay::Step;
+use indicatif::ProgressBar;
 
 /// Writes the step log and keeps what the report shows.
 struct Watch {
     series: Option<report::Series>,
     steps: Option<(std::path::PathBuf, StepLog)>,
+    /// Draws itself on a terminal only.
+    bar: ProgressBar,
 }
 
 impl Observer for Watch {
-    fn step(&mut self, step: &Step, _: &Replay) -> Result<(), ReplayError> {
+    fn step(&mut self, step: &Step, replay: &Replay) -> Result<(), ReplayError> {
         if let Some(series) = &mut self.series {
-            series.push(step);
+            series.push(step, replay.allocation());
         }
         if let Some((path, log)) = &mut self.steps {
             log.write(step).map_err(|source| ReplayError::Write {
@@ -38,7 +41,14 @@ impl Observer for Watch {
         }
         Ok(())
     }
+
+    fn progress(&mut self, share: f64) {
+        self.bar.set_position((share * BAR_STEPS as f64) as u64);
+    }
 }
+
+/// Steps of the progress bar.
+const BAR_STEPS: u64 = 1000;
 
 /// Runs the command.
 pub fn command(args: &Args) -> ExitCode {
@@ -59,6 +69,7 @@ fn replay(args: &Args) -> Result<String, ReplayError> {
     let mut watch = Watch {
         series: args.report.as_ref().map(|_| report::Series::default()),
         steps: None,
+        bar: ProgressBar::new(BAR_STEPS),
     };
     if let Some(path) = &args.steps {
         let log = StepLog::create(path).map_err(|source| ReplayError::Write {
@@ -71,7 +82,9 @@ fn replay(args: &Args) -> Result<String, ReplayError> {
         &setup,
         |start_s| read_trainers(&args.trainers, start_s),
         &mut watch,
-    )?;
+    );
+    watch.bar.finish_and_clear();
+    let outcome = outcome?;
     if let Some((path, log)) = watch.steps {
         log.finish()
             .map_err(|source| ReplayError::Write { path, source })?;

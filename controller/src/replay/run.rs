@@ -121,7 +121,13 @@ pub trait Observer {
     /// # Errors
     /// What the observer can't go on with ends the replay.
     fn step(&mut self, step: &Step, replay: &Replay) -> Result<(), ReplayError>;
+
+    /// Now and then: the part of the log that is behind, from 0 to 1.
+    fn progress(&mut self, _share: f64) {}
 }
+
+/// Events between two words about progress.
+const EVENTS_A_WORD: u64 = 64;
 
 /// Nobody.
 impl Observer for () {
@@ -192,6 +198,14 @@ impl Replay {
         }
     }
 
+    /// Number (in the order of admission, or as good as) and nodes of each trainer that runs.
+    pub fn allocation(&self) -> Box<dyn Iterator<Item = (u64, usize)> + '_> {
+        match self {
+            Replay::Published(replay) => Box::new(replay.allocation()),
+            Replay::Simulation(replay) => Box::new(replay.allocation()),
+        }
+    }
+
     fn is_done(&self) -> bool {
         match self {
             Replay::Published(replay) => replay.is_done(),
@@ -211,18 +225,21 @@ pub fn run(
     observer: &mut dyn Observer,
 ) -> Result<Outcome, ReplayError> {
     let began = Instant::now();
-    let trace = trace::open(&setup.source)?;
+    let mut trace = trace::open(&setup.source)?;
     let start_s = trace.start_s;
     let mut nodes = trace.names.len();
     let queue = Queue::new(read_trainers(start_s)?, setup.repeat);
     let mut replay = Replay::new(setup, queue.clone(), &trace)?;
     let mut events = 0;
-    for event in trace {
+    while let Some(event) = trace.next() {
         let event = event?;
         nodes += event.new_names.len();
         events += 1;
         let step = replay.step(&event);
         observer.step(&step, &replay)?;
+        if events % EVENTS_A_WORD == 0 {
+            observer.progress(trace.share());
+        }
         if replay.is_done() {
             break;
         }

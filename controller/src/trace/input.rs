@@ -1,8 +1,10 @@
 //! Files of text, plain or compressed (.gz, .zst; told by their first bytes), read line by line
 //! with a bound on the length of a line.
 
+use std::cell::Cell;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use flate2::read::MultiGzDecoder;
 
@@ -20,21 +22,62 @@ pub(super) struct File {
     pub(super) path: PathBuf,
     /// Its text.
     pub(super) text: Box<dyn BufRead>,
+    /// How far it has been read.
+    pub(super) meter: Meter,
+}
+
+/// How much of a file has been read, as it lies on disk.
+#[derive(Clone, Default)]
+pub(super) struct Meter {
+    read_bytes: Rc<Cell<u64>>,
+    all_bytes: u64,
+}
+
+impl Meter {
+    /// Part of the file, from 0 to 1.
+    pub(super) fn share(&self) -> f64 {
+        self.read_bytes.get() as f64 / self.all_bytes.max(1) as f64
+    }
+}
+
+/// A reader that counts.
+struct Metered<R> {
+    reader: R,
+    meter: Meter,
+}
+
+impl<R: Read> Read for Metered<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let bytes = self.reader.read(buffer)?;
+        let read_bytes = &self.meter.read_bytes;
+        read_bytes.set(read_bytes.get() + bytes as u64);
+        Ok(bytes)
+    }
 }
 
 impl File {
     pub(super) fn open(path: &Path) -> Result<Self, TraceError> {
         let error = |source| TraceError::io(path, source);
         let file = std::fs::File::open(path).map_err(error)?;
-        Self::from_reader(path, file).map_err(error)
+        let bytes = file.metadata().map_err(error)?.len();
+        Self::from_reader(path, file, bytes).map_err(error)
     }
 
-    /// A file whose bytes come from `reader`.
+    /// A file whose `all_bytes` bytes come from `reader`.
     pub(super) fn from_reader(
         path: &Path,
         reader: impl Read + 'static,
+        all_bytes: u64,
     ) -> Result<Self, std::io::Error> {
-        let mut reader = BufReader::with_capacity(1 << 16, reader);
+        let meter = Meter {
+            all_bytes,
+            ..Meter::default()
+        };
+        let metered = Metered {
+            reader,
+            meter: meter.clone(),
+        };
+        let mut reader = BufReader::with_capacity(1 << 16, metered);
         let head = reader.fill_buf()?;
         let text: Box<dyn BufRead> = if head.starts_with(&GZIP) {
             Box::new(BufReader::with_capacity(
@@ -52,6 +95,7 @@ impl File {
         Ok(File {
             path: path.to_owned(),
             text,
+            meter,
         })
     }
 

@@ -33,6 +33,9 @@ pub use window::{Trace, Window};
 pub(crate) trait Events: Iterator<Item = Result<PoolEvent, TraceError>> {
     /// Epoch seconds of the first entry that was read, even of a node that doesn't count.
     fn first_s(&self) -> Option<f64>;
+
+    /// Part of the log that is behind, from 0 to 1.
+    fn share(&self) -> f64;
 }
 
 /// Reads a time: epoch seconds, or a date and time with or without a zone; without one it is UTC.

@@ -69,6 +69,7 @@ impl Occupancy {
         self.planned.sort_by(|a, b| a.0.total_cmp(&b.0));
         let count = self.nodes.names.len();
         Changes {
+            all_changes: self.changes.len(),
             names: self.nodes.names,
             changes: self.changes.into(),
             planned: self.planned.into(),
@@ -83,6 +84,7 @@ impl Occupancy {
 
 /// A stream of events from occupied times.
 pub(super) struct Changes {
+    all_changes: usize,
     names: Vec<String>,
     changes: VecDeque<(f64, u32, i32)>,
     planned: VecDeque<(f64, u32, Option<f64>)>,
@@ -153,5 +155,9 @@ impl Iterator for Changes {
 impl Events for Changes {
     fn first_s(&self) -> Option<f64> {
         self.assembler.first_s()
+    }
+
+    fn share(&self) -> f64 {
+        1.0 - self.changes.len() as f64 / self.all_changes.max(1) as f64
     }
 }

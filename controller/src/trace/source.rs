@@ -150,7 +150,8 @@ pub fn open(source: &Source) -> Result<Trace, TraceError> {
 /// # Errors
 /// As from [`open`].
 pub fn open_bytes(source: &Source, bytes: Vec<u8>) -> Result<Trace, TraceError> {
-    let file = File::from_reader(&source.path, Cursor::new(bytes))
+    let length = bytes.len() as u64;
+    let file = File::from_reader(&source.path, Cursor::new(bytes), length)
         .map_err(|error| TraceError::io(&source.path, error))?;
     open_file(source, file)
 }

@@ -8,7 +8,7 @@ use bftrainer_core::replay::PoolEvent;
 use csv::{ByteRecord, Reader, ReaderBuilder};
 
 use super::assemble::Assembler;
-use super::input::File;
+use super::input::{File, Meter};
 use super::{Events, TraceError};
 
 /// A stream of events from transitions.
@@ -20,6 +20,7 @@ pub(super) struct Transitions {
     assembler: Assembler,
     ready: VecDeque<PoolEvent>,
     ended: bool,
+    meter: Meter,
 }
 
 struct Columns {
@@ -61,6 +62,7 @@ impl Transitions {
             assembler,
             ready: VecDeque::new(),
             ended: false,
+            meter: file.meter,
         })
     }
 
@@ -137,6 +139,10 @@ impl Iterator for Transitions {
 impl Events for Transitions {
     fn first_s(&self) -> Option<f64> {
         self.assembler.first_s()
+    }
+
+    fn share(&self) -> f64 {
+        self.meter.share()
     }
 }
 

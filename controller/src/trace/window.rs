@@ -75,6 +75,11 @@ impl Trace {
             states: 1,
         })
     }
+
+    /// Part of the log that is behind, from 0 to 1.
+    pub fn share(&self) -> f64 {
+        self.events.share()
+    }
 }
 
 impl Iterator for Trace {

@@ -94,7 +94,10 @@ impl Engine {
             && run.state == RunState::Running
         {
             let nodes = run.members.len() as u32;
-            self.decision_due |= self.learning.started(now_s, trainer, run.number, nodes);
+            let first = run.members.first().copied();
+            let speed = first.map_or(1.0, |node| self.speed(self.class_of(node)));
+            let number = run.number;
+            self.decision_due |= self.learning.started(now_s, trainer, number, nodes, speed);
         }
     }
 }

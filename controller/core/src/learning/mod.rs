@@ -57,13 +57,14 @@ struct Student {
     running: Option<(u64, u32)>,
     /// Seconds for which that was measured.
     measured_s: f64,
+    /// Throughput on its nodes over that on nodes of speed 1, which is what a profile holds.
+    speed: f64,
     /// Cumulative samples of the newest report.
     samples: u64,
     /// The node count of the generation that stopped last, if it stopped in order.
     left: Option<u32>,
     plan: Option<Plan>,
     /// The estimate for the profile's version.
-    #[serde(skip)]
     estimate: Option<(u64, Curve)>,
 }
 
@@ -94,6 +95,7 @@ impl Learning {
             meter: Meter::default(),
             running: None,
             measured_s: 0.0,
+            speed: 1.0,
             samples: 0,
             left: None,
             plan: None,
@@ -117,12 +119,20 @@ impl Learning {
         }
     }
 
-    /// The ranks of a generation run on `nodes` nodes; may be said again. Whether the trainer
+    /// The ranks of a generation run on `nodes` nodes of that speed; may be said again. Whether the trainer
     /// need not be profiled any more, as others of its program were faster.
-    pub fn started(&mut self, now_s: f64, trainer: TrainerId, generation: u64, nodes: u32) -> bool {
+    pub fn started(
+        &mut self,
+        now_s: f64,
+        trainer: TrainerId,
+        generation: u64,
+        nodes: u32,
+        speed: f64,
+    ) -> bool {
         let Some(student) = self.students.get_mut(&trainer) else {
             return false;
         };
+        student.speed = speed;
         if student.running == Some((generation, nodes)) {
             return false;
         }
@@ -267,7 +277,15 @@ impl Learning {
         let Some(profile) = self.profiles.get_mut(&student.program) else {
             return false;
         };
-        profile.add_window(now_s, nodes, window);
+        let samples_per_s = window.samples_per_s / student.speed;
+        profile.add_window(
+            now_s,
+            nodes,
+            Window {
+                samples_per_s,
+                ..window
+            },
+        );
         let before_s = student.measured_s;
         student.measured_s += window.length_s;
         if before_s >= COUNT_S || student.measured_s < COUNT_S {

@@ -61,7 +61,6 @@ pub struct Profile {
     /// When it was changed last, epoch seconds.
     pub updated_s: f64,
     /// Counts the changes.
-    #[serde(skip)]
     pub version: u64,
 }
 

@@ -52,6 +52,7 @@ struct PoolPlace {
 
 #[derive(Debug)]
 struct Running {
+    number: u64,
     spec: Arc<TrainerSpec>,
     objective: Curve,
     admitted_s: f64,
@@ -161,6 +162,12 @@ impl Published {
         &self.tally
     }
 
+    /// Number and nodes of each trainer that runs.
+    pub fn allocation(&self) -> impl Iterator<Item = (u64, usize)> {
+        let running = self.running.iter().filter(|t| !t.nodes.is_empty());
+        running.map(|trainer| (trainer.number, trainer.nodes.len()))
+    }
+
     fn pass(&mut self, seconds: f64) {
         let could_use = self.running.iter().map(|t| u64::from(t.spec.max_nodes));
         let used = self.running.iter().map(|t| t.nodes.len() as u64).sum();
@@ -238,6 +245,7 @@ impl Published {
             };
             self.tally.admitted += 1;
             self.running.push(Running {
+                number: self.tally.admitted,
                 spec,
                 objective,
                 admitted_s: self.time_s,

@@ -4,54 +4,28 @@
 //! Costs are the paper's: whoever lost nodes pays the scale-down cost at its old rate once, whoever
 //! is rescaled by a decision pays the scale-up or scale-down cost at the rate just before.
 
+mod books;
+mod latency;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use super::unknown::{Learns, Reports, Unknown};
-use super::{Admission, Finished, Objective, PoolEvent, Queue, Step, Tally, TrainerSpec};
+use super::{Admission, Objective, PoolEvent, Queue, Step, Tally};
 use crate::engine::{Action, Engine, EngineConfig, Event, Outcome};
 use crate::metric::Metric;
 use crate::node::NodeId;
-use crate::trainer::{TrainerId, TrainerInfo, TrainerState};
+use crate::trainer::{Terms, TrainerId, TrainerInfo};
+
+use books::Simulated;
+use latency::Starting;
+
+pub use latency::Latency;
 
 /// Trainers that are shown to the engine beyond those that run, when it admits them itself.
 const LOOKAHEAD: usize = 100;
 
 /// Rounds at one instant after which something is wrong; a handful is usual.
 const MAX_ROUNDS: usize = 1000;
-
-/// How a cluster differs from the ideal one. All zero: the ideal, as in the paper.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Latency {
-    /// From a placement to its worker's hello, seconds.
-    pub start_s: f64,
-    /// Placements per second; 0 for no limit.
-    pub starts_per_s: f64,
-    /// Between two checkpoints, seconds; 0 for no loss on preemption.
-    pub checkpoint_s: f64,
-    /// For one checkpoint, seconds.
-    pub save_s: f64,
-}
-
-impl Latency {
-    /// Share of the time that is spent on training rather than on checkpoints.
-    fn training_share(&self) -> f64 {
-        if self.checkpoint_s > 0.0 {
-            self.checkpoint_s / (self.checkpoint_s + self.save_s)
-        } else {
-            1.0
-        }
-    }
-
-    /// Work lost, in seconds of the rate, by who runs since `running_s` seconds and loses a node.
-    fn lost_s(&self, running_s: f64) -> f64 {
-        if self.checkpoint_s > 0.0 {
-            running_s % (self.checkpoint_s + self.save_s)
-        } else {
-            0.0
-        }
-    }
-}
 
 /// Settings of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -90,68 +64,6 @@ pub struct Simulation {
     reported: (f64, f64),
 }
 
-struct Simulated {
-    spec: Arc<TrainerSpec>,
-    admitted_s: Option<f64>,
-    /// Samples, net of costs; may be below zero at first.
-    done: f64,
-    rate_per_s: f64,
-    /// Nodes of the running generation.
-    members: usize,
-    /// Since when it runs, epoch seconds.
-    running_since_s: f64,
-    /// Members at the beginning of this instant, less those that were lost.
-    kept: usize,
-}
-
-/// Workers that were placed and have not said hello.
-#[derive(Default)]
-struct Starting {
-    /// (time, number) to (trainer, node): in the order of their hellos.
-    due: BTreeMap<(u64, u64), (TrainerId, NodeId)>,
-    /// Key in `due` by node.
-    by_node: BTreeMap<NodeId, (u64, u64)>,
-    number: u64,
-    /// When the next placement may be made, epoch seconds.
-    next_s: f64,
-}
-
-impl Starting {
-    fn place(&mut self, now_s: f64, latency: &Latency, trainer: TrainerId, node: NodeId) {
-        let mut at_s = now_s;
-        if latency.starts_per_s > 0.0 {
-            at_s = at_s.max(self.next_s);
-            self.next_s = at_s + 1.0 / latency.starts_per_s;
-        }
-        // Times from 0 on sort by their bits.
-        let key = ((at_s + latency.start_s).max(0.0).to_bits(), self.number);
-        self.number += 1;
-        self.due.insert(key, (trainer, node));
-        self.by_node.insert(node, key);
-    }
-
-    fn forget(&mut self, node: NodeId) {
-        if let Some(key) = self.by_node.remove(&node) {
-            self.due.remove(&key);
-        }
-    }
-
-    fn next_s(&self) -> f64 {
-        let first = self.due.first_key_value();
-        first.map_or(f64::INFINITY, |((bits, _), _)| f64::from_bits(*bits))
-    }
-
-    /// The next one that is due at `now_s`.
-    fn pop(&mut self, now_s: f64) -> Option<(TrainerId, NodeId)> {
-        if self.next_s() > now_s {
-            return None;
-        }
-        let (_, (trainer, node)) = self.due.pop_first()?;
-        self.by_node.remove(&node);
-        Some((trainer, node))
-    }
-}
-
 impl Simulation {
     /// A simulation that begins at `start_s` with the nodes `idle` of those called `names`.
     pub fn new(
@@ -175,6 +87,7 @@ impl Simulation {
             horizon_s: config.horizon_s,
             metric,
             learn,
+            joint_restarts: false,
             min_trainers,
             vacate_lead_s: latency.save_s + 3.0,
             worker_start_timeout_s: f64::INFINITY,
@@ -271,10 +184,10 @@ impl Simulation {
         &self.tally
     }
 
-    /// Nodes and name of each trainer that runs, in the order of admission.
-    pub fn allocation(&self) -> impl Iterator<Item = (TrainerId, &str, usize)> {
+    /// Number and nodes of each trainer that runs.
+    pub fn allocation(&self) -> impl Iterator<Item = (u64, usize)> {
         let running = self.trainers.iter().filter(|(_, t)| t.members > 0);
-        running.map(|(id, trainer)| (*id, trainer.spec.name.as_str(), trainer.members))
+        running.map(|(id, trainer)| (u64::from(id.0), trainer.members))
     }
 
     fn next_own_s(&self) -> f64 {
@@ -301,31 +214,6 @@ impl Simulation {
             Some(submit_s) if room && submit_s > self.now_s => submit_s,
             _ => f64::INFINITY,
         }
-    }
-
-    /// Lets time pass during which nothing happens.
-    fn pass(&mut self, time_s: f64) {
-        let seconds = time_s - self.now_s;
-        if seconds <= 0.0 {
-            return;
-        }
-        let (mut could_use, mut used) = (0, 0);
-        for (id, trainer) in &mut self.trainers {
-            if trainer.admitted_s.is_some() {
-                could_use += u64::from(trainer.spec.max_nodes);
-            }
-            used += trainer.members as u64;
-            let gain = trainer.rate_per_s * seconds;
-            trainer.done += gain;
-            if let Some(reports) = &mut self.reports {
-                reports.gained(*id, gain);
-            }
-            self.tally.samples += gain;
-            self.tally.gross_samples += gain;
-        }
-        let pool = self.engine.pool().len() as u64;
-        self.tally.pass(seconds, pool, could_use, used);
-        self.now_s = time_s;
     }
 
     /// The progress reports that are due, or of all trainers.
@@ -356,67 +244,6 @@ impl Simulation {
             events.push(Event::Timer);
         }
         events
-    }
-
-    fn complete(&mut self, id: TrainerId, events: &mut Vec<Event>) {
-        let Some(trainer) = self.trainers.remove(&id) else {
-            return;
-        };
-        if let Some(reports) = &mut self.reports {
-            reports.gone(id);
-        }
-        let rounding = trainer.spec.samples - trainer.done;
-        self.tally.samples += rounding;
-        self.tally.finished.push(Finished::new(
-            &trainer.spec,
-            trainer.admitted_s.unwrap_or(self.now_s),
-            self.now_s,
-        ));
-        let known = self.engine.trainers().get(&id);
-        if let Some(run) = known.and_then(|known| known.run.as_ref())
-            && let Some(first) = run.members.first()
-        {
-            events.push(Event::WorkerStopped {
-                trainer: id,
-                node: *first,
-                generation: run.number,
-                outcome: Outcome::Exited,
-            });
-            for member in &run.members {
-                self.member_of[member.0 as usize] = None;
-            }
-        }
-        events.push(Event::TrainerGone { trainer: id });
-    }
-
-    /// Charges those that lose nodes; returns how many.
-    fn lose(&mut self, left: &[NodeId]) -> usize {
-        let mut lost: BTreeMap<TrainerId, usize> = BTreeMap::new();
-        for node in left {
-            self.starting.forget(*node);
-            if let Some(trainer) = self.member_of[node.0 as usize].take() {
-                *lost.entry(trainer).or_default() += 1;
-            }
-        }
-        for (id, nodes) in &lost {
-            let Some(trainer) = self.trainers.get_mut(id) else {
-                continue;
-            };
-            let running_s = self.now_s - trainer.running_since_s;
-            let lost_s = self.config.latency.lost_s(running_s);
-            let cost = (trainer.spec.down_s + lost_s) * trainer.rate_per_s;
-            trainer.done -= cost;
-            if let Some(reports) = &mut self.reports {
-                reports.lost(*id, trainer.spec.down_s + lost_s);
-            }
-            trainer.kept -= nodes;
-            trainer.members -= nodes;
-            self.changed.insert(*id);
-            self.tally.samples -= cost;
-            self.tally.preemption_samples += cost;
-            self.tally.preemptions += 1;
-        }
-        lost.len()
     }
 
     /// Gives `events` to the engine and answers until it asks for nothing more at this instant.
@@ -471,6 +298,7 @@ impl Simulation {
                 up_s: spec.up_s,
                 down_s: spec.down_s,
                 max_stay_s: None,
+                terms: Terms::default(),
             }));
             self.trainers.insert(id, Simulated::new(spec));
         }
@@ -530,82 +358,6 @@ impl Simulation {
             }
             Action::WakeAt { time_s } => self.wake_at_s = time_s.max(self.now_s),
             Action::Close { .. } | Action::Fail { .. } => {}
-        }
-    }
-
-    fn note_admissions(&mut self) {
-        for (id, trainer) in &mut self.trainers {
-            if trainer.admitted_s.is_none()
-                && let Some(known) = self.engine.trainers().get(id)
-                && known.state == TrainerState::Admitted
-            {
-                trainer.admitted_s = Some(self.now_s);
-                self.tally.admitted += 1;
-            }
-        }
-    }
-
-    /// Charges those that were rescaled and sets the new rates.
-    fn charge(&mut self) {
-        let share = self.config.latency.training_share();
-        for id in std::mem::take(&mut self.changed) {
-            let Some(trainer) = self.trainers.get_mut(&id) else {
-                continue;
-            };
-            let spec = &trainer.spec;
-            let rate = |nodes: usize| {
-                if nodes < spec.min_nodes as usize {
-                    return 0.0;
-                }
-                share * spec.throughput.value(nodes as u32)
-            };
-            let seconds = match trainer.members.cmp(&trainer.kept) {
-                std::cmp::Ordering::Greater => spec.up_s + self.config.latency.save_s,
-                std::cmp::Ordering::Less => spec.down_s + self.config.latency.save_s,
-                std::cmp::Ordering::Equal => 0.0,
-            };
-            let cost = seconds * rate(trainer.kept);
-            trainer.rate_per_s = rate(trainer.members);
-            trainer.done -= cost;
-            self.tally.samples -= cost;
-            self.tally.rescale_samples += cost;
-            self.tally.rescales += u64::from(cost > 0.0);
-            trainer.kept = trainer.members;
-            trainer.running_since_s = self.now_s;
-            if let Some(reports) = &mut self.reports {
-                let known = self.engine.trainers().get(&id);
-                let run = known.and_then(|known| known.run.as_ref());
-                let generation = run.filter(|_| trainer.members > 0).map(|run| run.number);
-                reports.changed(self.now_s, id, generation, seconds);
-            }
-        }
-    }
-}
-
-impl Simulated {
-    fn new(spec: Arc<TrainerSpec>) -> Self {
-        Simulated {
-            spec,
-            admitted_s: None,
-            done: 0.0,
-            rate_per_s: 0.0,
-            members: 0,
-            running_since_s: 0.0,
-            kept: 0,
-        }
-    }
-
-    /// When it will be done if nothing changes, epoch seconds.
-    fn done_s(&self, now_s: f64) -> f64 {
-        if self.rate_per_s > 0.0 {
-            let left = self.spec.samples - self.done;
-            // What is less than rounding is nothing.
-            if left <= 1e-9 * self.spec.samples {
-                return now_s;
-            }
-            now_s + left / self.rate_per_s
-        } else {
-            f64::INFINITY
         }
     }
 }
