@@ -75,6 +75,8 @@ pub enum Request {
     Join(Join),
     /// A user's or administrator's question: one [`Answer`] follows.
     Query(Query),
+    /// A change of a trainer's specification: one [`Answer`] follows, without rows.
+    Set(Set),
 }
 
 /// Heartbeats that may stay away, either way, before the peer is lost.
@@ -277,9 +279,51 @@ pub enum Query {
         /// Only those that name this trainer.
         array_job_id: Option<u32>,
     },
+    /// Node-hours harvested, by day, user and account.
+    History {
+        /// The last days only, today included; `None` for all.
+        days: Option<u32>,
+    },
+    /// An administrator's command.
+    Command(AdminCommand),
 }
 
-/// The controller's answer to a [`Query`].
+/// What root and SlurmUser may command.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "snake_case")]
+pub enum AdminCommand {
+    /// No more idle nodes are taken.
+    Pause,
+    /// A pause or a drain ends.
+    Resume,
+    /// All nodes are given back; trainers stay.
+    Drain,
+    /// Nodes are left alone.
+    Exclude {
+        /// Host list.
+        nodes: String,
+        /// Why.
+        reason: String,
+    },
+    /// Excluded nodes are harvested again.
+    Include {
+        /// Host list.
+        nodes: String,
+    },
+    /// The configuration is read again.
+    Reload,
+}
+
+/// A trainer's specification is to be changed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Set {
+    /// The trainer.
+    pub array_job_id: u32,
+    /// `KEY=VALUE,...` of a specification.
+    pub changes: String,
+}
+
+/// The controller's answer to a [`Query`] or a [`Set`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "t", rename_all = "snake_case")]
 pub enum Answer {
@@ -311,6 +355,11 @@ mod tests {
         comes_back(Request::Query(Query::Show {
             array_job_id: Some(7),
         }));
+        comes_back(Request::Query(Query::Command(AdminCommand::Exclude {
+            nodes: "n[1-4]".into(),
+            reason: "fan".into(),
+        })));
+        comes_back(Request::Query(Query::Command(AdminCommand::Pause)));
         comes_back(Request::Join(Join {
             array_job_id: 7,
             array_task_id: 1,

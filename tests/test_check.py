@@ -5,9 +5,7 @@ Run: python3 tests/test_check.py (after cargo build --release --workspace)
 
 import json
 import os
-import pathlib
 import re
-import signal
 import subprocess
 import unittest
 
@@ -198,8 +196,8 @@ class Check(ClusterTest):
     def test_the_daemon_waits_for_slurmctld_and_check_names_its_absence(self):
         self.addCleanup(self.cluster.start_controller)
         self.cluster.stop_controller()
-        self.addCleanup(self.start_slurmctld)
-        self.stop_slurmctld()
+        self.addCleanup(self.cluster.start_slurmctld)
+        self.cluster.stop_slurmctld()
         done = self.cluster.run("bftrainer", "check", "--json", timeout_s=120)
         self.assertEqual(done.returncode, 1)
         self.assertEqual([row["item"] for row in json.loads(done.stdout)], ["slurmctld"])
@@ -213,7 +211,7 @@ class Check(ClusterTest):
         self.addCleanup(daemon.kill)
         self.wait_for(lambda: "can't be asked" in log.read_text(), "it says that it waits")
         self.assertIsNone(daemon.poll())
-        self.start_slurmctld()
+        self.cluster.start_slurmctld()
         self.wait_for(lambda: " started, Slurm " in log.read_text(), "it starts")
         daemon.terminate()
         self.assertEqual(daemon.wait(60), 0, log.read_text())
@@ -238,30 +236,9 @@ class Check(ClusterTest):
         self.put_conf("\n".join([*kept, *lines, ""]))
 
     def put_conf(self, text):
-        self.stop_slurmctld()
+        self.cluster.stop_slurmctld()
         self.conf.write_text(text)
-        self.start_slurmctld()
-
-    def stop_slurmctld(self):
-        pid = self.cluster.pid_of("slurmctld")
-        os.kill(pid, signal.SIGTERM)
-        # A zombie has no command line.
-        cmdline = pathlib.Path("/proc/{}/cmdline".format(pid))
-        self.wait_for(
-            lambda: not cmdline.exists() or not cmdline.read_bytes(), "slurmctld has ended"
-        )
-        (self.cluster.dir / "run/slurmctld.pid").unlink(missing_ok=True)
-
-    def start_slurmctld(self):
-        if self.slurmctld_answers():
-            return
-        mark = {"BFT_DEV_CLUSTER_DAEMON": str(self.cluster.dir)}
-        user = "slurm" if os.geteuid() == 0 else None
-        self.cluster.ok("slurmctld", "-f", self.conf, user=user, env=mark)
-        self.wait_for(self.slurmctld_answers, "slurmctld answers")
-
-    def slurmctld_answers(self):
-        return self.cluster.run("scontrol", "ping").returncode == 0
+        self.cluster.start_slurmctld()
 
     def plugin_lines(self, lines):
         good = self.plugstack.read_text()

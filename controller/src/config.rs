@@ -2,8 +2,10 @@
 //! in it is reported at once, with its line and what to write instead.
 
 mod reader;
+mod sharing;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bftrainer::wire::MISSED_HEARTBEATS;
 use bftrainer_core::engine::EngineConfig;
@@ -11,6 +13,9 @@ use bftrainer_core::metric::Metric;
 use thiserror::Error;
 
 use reader::Reader;
+pub use sharing::Sharing;
+
+use crate::solver;
 
 /// Where the file is when neither `--config` nor BFTRAINER_CONF says so.
 pub const DEFAULT_PATH: &str = "/etc/bftrainer/bftrainer.toml";
@@ -37,6 +42,8 @@ pub enum Closing {
 /// All settings. Times are in seconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    /// The file that holds them.
+    pub path: PathBuf,
     /// `host:port` at which the controller listens (TCP, and UDP for hints).
     pub controller: String,
     /// The partition of trainers.
@@ -67,6 +74,12 @@ pub struct Config {
     pub down_s: f64,
     /// What happens to an ended trainer's tasks that never ran.
     pub closing: Closing,
+    /// Speeds of nodes, limits and weights of users and accounts.
+    pub sharing: Sharing,
+    /// How long a decision about nodes that are not alike may take.
+    pub solver_limit: Duration,
+    /// Address space of the solver's process, MiB.
+    pub solver_memory_mb: u64,
     /// The engine's settings.
     pub engine: EngineConfig,
 }
@@ -170,6 +183,7 @@ impl Config {
             ..defaults
         };
         let config = Config {
+            path: path.to_path_buf(),
             controller: reader.text(
                 "controller",
                 "127.0.0.1:7115",
@@ -197,6 +211,17 @@ impl Config {
                 "cancel" => Closing::Cancel,
                 _ => Closing::Run,
             },
+            sharing: Sharing::read(&mut reader),
+            solver_limit: Duration::from_secs_f64(reader.number(
+                "solver_limit_s",
+                solver::DEFAULT_LIMIT.as_secs_f64(),
+                0.05..=5.0,
+            )),
+            solver_memory_mb: u64::from(reader.count(
+                "solver_memory_mb",
+                solver::DEFAULT_MEMORY_MB as u32,
+                64..=1_048_576,
+            )),
             engine,
         };
         let problems = reader.into_problems();
@@ -205,6 +230,31 @@ impl Config {
         } else {
             Err(ConfigError::Problems { problems })
         }
+    }
+}
+
+impl Config {
+    /// Takes from `old` what can't change while the daemon runs; the names of
+    /// those settings that differ.
+    pub fn keep_fixed(&mut self, old: &Config) -> Vec<&'static str> {
+        let mut kept = Vec::new();
+        macro_rules! keep {
+            ($($setting:ident),*) => {$(
+                if self.$setting != old.$setting {
+                    self.$setting = old.$setting.clone();
+                    kept.push(stringify!($setting));
+                }
+            )*};
+        }
+        keep!(
+            controller,
+            partition,
+            state_dir,
+            munge_socket,
+            metrics,
+            heartbeat_s
+        );
+        kept
     }
 }
 
@@ -239,6 +289,12 @@ fn is_name(text: &str) -> bool {
 
 fn is_absolute(text: &str) -> bool {
     Path::new(text).is_absolute()
+}
+
+/// Every setting.
+#[cfg(test)]
+pub fn all_keys_for_tests() -> &'static [&'static str] {
+    reader::ALL_KEYS_FOR_TESTS
 }
 
 #[cfg(test)]

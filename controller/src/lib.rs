@@ -11,6 +11,8 @@ pub mod agent;
 #[cfg(feature = "slurm")]
 pub mod check;
 #[cfg(feature = "slurm")]
+pub mod classes;
+#[cfg(feature = "slurm")]
 pub mod cli;
 #[cfg(feature = "slurm")]
 pub mod clock;
@@ -19,11 +21,15 @@ pub mod daemon;
 #[cfg(feature = "slurm")]
 pub mod http;
 #[cfg(feature = "slurm")]
+pub mod manual;
+#[cfg(feature = "slurm")]
 pub mod metrics;
 #[cfg(feature = "slurm")]
 pub mod munge;
 #[cfg(feature = "slurm")]
 pub mod net;
+#[cfg(feature = "slurm")]
+pub mod service;
 #[cfg(feature = "slurm")]
 pub mod slurm;
 #[cfg(feature = "slurm")]

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use bftrainer_core::engine::{Decision, Quarantine};
 use bftrainer_core::trainer::TrainerId;
 use nix::fcntl::{Flock, FlockArg};
-use rusqlite::{Connection, Transaction, params};
+use rusqlite::{Connection, OpenFlags, Transaction, params};
 use thiserror::Error;
 
 /// The file's name in the state directory.
@@ -75,6 +75,48 @@ pub enum StoreError {
         /// Its version.
         found: i32,
     },
+}
+
+/// Node-seconds harvested on one day.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Harvest {
+    /// Days since 1970.
+    pub day: i64,
+    /// Whose trainers.
+    pub user: String,
+    /// On which account.
+    pub account: String,
+    /// Node-seconds in which ranks ran.
+    pub node_s: f64,
+}
+
+/// What was harvested from `since_day` (days since 1970) on, by day, user and
+/// account. It has its own connection and may block: not for the event loop.
+pub fn harvest_since(state_dir: &Path, since_day: i64) -> Result<Vec<Harvest>, StoreError> {
+    let path = state_dir.join(FILE);
+    read_harvest(&path, since_day).map_err(|error| StoreError::Unusable {
+        path,
+        error: error.to_string(),
+    })
+}
+
+fn read_harvest(path: &Path, since_day: i64) -> rusqlite::Result<Vec<Harvest>> {
+    let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    connection.busy_timeout(Duration::from_secs(5))?;
+    connection
+        .prepare(
+            "SELECT day, user, account, node_s FROM harvest WHERE day >= ?1 \
+             ORDER BY day, user, account",
+        )?
+        .query_map([since_day], |row| {
+            Ok(Harvest {
+                day: row.get(0)?,
+                user: row.get(1)?,
+                account: row.get(2)?,
+                node_s: row.get(3)?,
+            })
+        })?
+        .collect()
 }
 
 /// Something to be kept.
@@ -587,13 +629,9 @@ mod tests {
                 node_s,
             });
         }
-        let connection = Connection::open(folder.path().join(FILE)).unwrap();
-        let sum: f64 = connection
-            .query_row("SELECT node_s FROM harvest WHERE day = 20000", [], |row| {
-                row.get(0)
-            })
-            .unwrap();
-        assert_eq!(sum, 3.5);
+        let harvest = harvest_since(folder.path(), 20_000).unwrap();
+        assert_eq!((harvest.len(), harvest[0].node_s), (1, 3.5));
+        assert!(harvest_since(folder.path(), 20_001).unwrap().is_empty());
     }
 
     #[test]

@@ -6,13 +6,15 @@ use std::process::ExitCode;
 #[cfg(feature = "slurm")]
 use bftrainer_controller::agent::{call, progress, run, task};
 #[cfg(feature = "slurm")]
-use bftrainer_controller::cli;
+use bftrainer_controller::{cli, manual};
 use bftrainer_controller::{replay, solve, solver, trace};
+#[cfg(feature = "slurm")]
+use clap::CommandFactory;
 use clap::{Parser, Subcommand};
 
 /// Elastic training in the idle nodes of a Slurm cluster.
 #[derive(Parser)]
-#[command(version)]
+#[command(name = "bftrainer", version)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -40,9 +42,19 @@ enum Command {
     /// Show what rank 0 of a trainer has written
     Logs(cli::LogsArgs),
     #[cfg(feature = "slurm")]
+    /// Change a trainer's specification
+    Set(cli::SetArgs),
+    #[cfg(feature = "slurm")]
     /// Check the configuration and the live site, and say what to write
     #[command(disable_help_flag = true)]
     Check(cli::CheckArgs),
+    #[cfg(feature = "slurm")]
+    /// Show the node-hours harvested by day, user and account
+    #[command(disable_help_flag = true)]
+    History(cli::HistoryArgs),
+    #[cfg(feature = "slurm")]
+    /// Command the controller, as root or SlurmUser
+    Admin(cli::AdminArgs),
     #[cfg(feature = "slurm")]
     /// Report progress from a training script
     Progress(progress::Args),
@@ -53,6 +65,10 @@ enum Command {
     /// What the Slurm plugin starts in a batch script's place
     #[command(hide = true)]
     Task(task::Args),
+    #[cfg(feature = "slurm")]
+    /// Write manual pages and shell completions
+    #[command(hide = true)]
+    Manual(manual::ManualArgs),
     #[cfg(feature = "slurm")]
     #[command(hide = true)]
     SlurmCall(call::Args),
@@ -81,13 +97,30 @@ fn main() -> ExitCode {
         #[cfg(feature = "slurm")]
         Command::Logs(args) => cli::logs(&args),
         #[cfg(feature = "slurm")]
+        Command::Set(args) => cli::set(args),
+        #[cfg(feature = "slurm")]
         Command::Check(args) => cli::check(&args),
+        #[cfg(feature = "slurm")]
+        Command::History(args) => cli::history(&args),
+        #[cfg(feature = "slurm")]
+        Command::Admin(args) => cli::admin(args),
         #[cfg(feature = "slurm")]
         Command::Progress(args) => progress::run(&args),
         #[cfg(feature = "slurm")]
         Command::Run(args) => run::run(args),
         #[cfg(feature = "slurm")]
         Command::Task(args) => task::run(args),
+        #[cfg(feature = "slurm")]
+        Command::Manual(args) => {
+            let daemon = bftrainer_controller::daemon::Arguments::command();
+            match manual::write(&args, &Arguments::command(), &daemon) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    eprintln!("bftrainer: {error}");
+                    ExitCode::FAILURE
+                }
+            }
+        }
         #[cfg(feature = "slurm")]
         Command::SlurmCall(args) => call::run(&args),
         Command::Replay(args) => replay::command(&args),

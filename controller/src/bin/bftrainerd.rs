@@ -1,26 +1,16 @@
 //! bftrainerd, the controller's daemon.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bftrainer_controller::config::{Config, EX_CONFIG};
 use bftrainer_controller::{check, daemon, solver};
 use clap::Parser;
 
-/// Fills a Slurm cluster's idle nodes with elastic training.
-#[derive(Parser)]
-#[command(version)]
-struct Arguments {
-    /// Configuration file [default: $BFTRAINER_CONF, else /etc/bftrainer/bftrainer.toml]
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-}
-
 fn main() -> ExitCode {
     if let Some(code) = solver::child::run_if_asked() {
         return code;
     }
-    let arguments = Arguments::parse();
+    let arguments = daemon::Arguments::parse();
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info"))
         .format_timestamp_millis()
         .init();

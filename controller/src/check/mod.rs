@@ -17,6 +17,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::config::Config;
+use crate::service;
 use crate::slurm::{PartitionRecord, Site, Slurm, SlurmError};
 
 /// Between two attempts to reach slurmctld at the daemon's start.
@@ -201,6 +202,7 @@ pub fn passes_at_start(config: &Config) -> bool {
             Ok(findings) => break findings,
             Err(error) => {
                 log::warn!("slurmctld can't be asked: {error}; asked again in {pause:?}");
+                service::waiting("waiting for slurmctld");
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }

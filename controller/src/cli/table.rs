@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{ArgAction, Args};
 use serde_json::Value;
 
 /// How the answer is shown.
@@ -20,6 +20,9 @@ pub struct OutputArgs {
     /// JSON: an array of objects whose keys are the column names
     #[arg(long, conflicts_with_all = ["noheader", "parsable2"])]
     pub json: bool,
+    /// Print help
+    #[arg(long, action = ArgAction::HelpLong)]
+    pub help: Option<bool>,
     /// Configuration file [default: $BFTRAINER_CONF, else /etc/bftrainer/bftrainer.toml]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -194,6 +197,7 @@ mod tests {
             noheader,
             parsable2,
             json: false,
+            help: None,
             config: None,
         }
     }

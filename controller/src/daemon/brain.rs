@@ -5,17 +5,22 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
+use bftrainer::wire::Query;
 use bftrainer_core::engine::{Decision, Engine, EngineConfig, Event, NodeFaults};
 use bftrainer_core::trainer::TrainerId;
 
 use super::accounting::Accounting;
 use super::agents::Agents;
+use super::node_classes::NodeClasses;
+use super::orders::Orders;
+use super::respecify::Respecification;
 use super::slurm_thread::{Change, ChangeKind, Order, Purpose, Report};
 use super::tasks::Array;
 use super::{Input, node_faults};
 use crate::config::Config;
-use crate::metrics::{Departure, Outcome, Solver};
+use crate::metrics::Departure;
 use crate::slurm::{NodeRecord, ReservationRecord, SlurmSettings, TaskName};
+use crate::solver::{self, MilpSolver};
 use crate::store::{Memory, Record, Store};
 
 /// Decisions that are kept to be shown.
@@ -69,6 +74,7 @@ pub(super) struct Brain {
     /// Slurm's nodes by name, as last seen.
     pub nodes: BTreeMap<String, NodeRecord>,
     pub partition_nodes: BTreeSet<String>,
+    pub classes: NodeClasses,
     pub reservations: Vec<ReservationRecord>,
     /// Nodes with the epoch second of their next use by a planned regular job.
     pub planned_by_jobs: BTreeMap<String, i64>,
@@ -95,6 +101,8 @@ pub(super) struct Brain {
     pub history: BTreeMap<u32, serde_json::Value>,
     /// Results of actions that needed nobody else.
     pub immediate_events: Vec<Event>,
+    /// New specifications that Slurm has not confirmed yet, by array job id.
+    pub respecifications: BTreeMap<u32, Respecification>,
     /// Plain jobs in our partition.
     pub plain_jobs: usize,
     /// Whether Slurm's state was ever seen.
@@ -102,6 +110,7 @@ pub(super) struct Brain {
     /// Placements that may still be sent in the current second.
     pub start_tokens: f64,
     pub tokens_at_s: f64,
+    pub admin_orders: Orders,
     /// Looks that failed since the last one that did not.
     pub failures_in_a_row: u32,
     pub looks_failed: u64,
@@ -134,6 +143,11 @@ impl Brain {
             ..config.engine.clone()
         };
         let mut engine = Engine::new(engine);
+        let solver = solver::Settings {
+            memory_mb: config.solver_memory_mb,
+            ..solver::Settings::default()
+        };
+        engine.set_solver(Box::new(MilpSolver::new(solver, config.solver_limit)));
         node_faults::restore(&mut engine, memory.node_faults);
         Brain {
             kept_faults: engine.faults().clone(),
@@ -145,6 +159,7 @@ impl Brain {
             decisions: memory.decisions.into(),
             nodes: BTreeMap::new(),
             partition_nodes: BTreeSet::new(),
+            classes: NodeClasses::default(),
             reservations: Vec::new(),
             planned_by_jobs: BTreeMap::new(),
             planned: BTreeMap::new(),
@@ -160,10 +175,12 @@ impl Brain {
             history: memory.ended.into_iter().collect(),
             store,
             immediate_events: Vec::new(),
+            respecifications: BTreeMap::new(),
             plain_jobs: 0,
             has_seen: false,
             start_tokens: 0.0,
             tokens_at_s: 0.0,
+            admin_orders: Orders::load(&config.state_dir),
             failures_in_a_row: 0,
             looks_failed: 0,
             looks: 0,
@@ -203,6 +220,7 @@ impl Brain {
                     self.agent_message(now_s, connection, message, &mut events);
                 }
                 Input::Disconnected { connection } => self.agents.disconnected(connection, now_s),
+                Input::Set { uid, set, answer } => self.respecify(uid, &set, answer),
                 Input::Query { uid, query, answer } => questions.push((uid, query, answer)),
                 Input::Metrics { answer } => {
                     // The asker may have gone away.
@@ -224,8 +242,17 @@ impl Brain {
         }
         self.send_placements(now_s);
         for (uid, query, answer) in questions {
-            // The asker may have gone away.
-            let _ = answer.send(self.answer(now_s, uid, &query));
+            match query {
+                Query::History { days } => self.answer_history(now_s, uid, days, answer),
+                Query::Command(command) => {
+                    let _ = answer.send(self.command(uid, &command));
+                }
+                query => {
+                    let shown = self.answer(now_s, uid, &query);
+                    // The asker may have gone away.
+                    let _ = answer.send(shown);
+                }
+            }
         }
         self.look_when_due(now_s);
     }
@@ -254,13 +281,16 @@ impl Brain {
 
     fn engine_step(&mut self, now_s: f64, events: Vec<Event>) {
         self.engine_wakes_at_s = None;
+        let asked = self.engine.times_decided();
         let began = Instant::now();
         let actions = self.engine.handle(now_s, events);
+        let took_s = began.elapsed().as_secs_f64();
         let decisions = self.engine.take_decisions();
-        if !decisions.is_empty() {
-            let took_s = began.elapsed().as_secs_f64();
-            let metrics = &self.accounting.metrics;
-            metrics.decided(Solver::Dp, Outcome::Optimal, took_s);
+        if let Some(solution) = self.engine.last_solution()
+            && self.engine.times_decided() > asked
+            && (solution.fault.is_some() || !decisions.is_empty())
+        {
+            self.accounting.metrics.decided(solution, took_s);
         }
         for decision in decisions {
             log::info!("{}", decision.reason);
@@ -337,6 +367,11 @@ impl Brain {
         events.push(Event::PoolDoubted);
     }
 
+    /// When the look that was reported last, or is under way, was begun, epoch seconds.
+    pub(super) fn last_look_s(&self) -> f64 {
+        self.last_look_s
+    }
+
     /// Whether the look that is being reported was begun after `time_s`.
     pub(super) fn look_began_after(&self, time_s: f64) -> bool {
         self.last_look_s > time_s
@@ -370,6 +405,12 @@ impl Brain {
         self.look_under_way = true;
         self.last_look_s = now_s;
         self.order(Order::Look { everything });
+    }
+
+    /// Has the next look see everything, soon.
+    pub(super) fn look_at_everything(&mut self) {
+        self.last_everything_s = 0.0;
+        self.last_look_s = 0.0;
     }
 
     /// Seconds until [`Brain::take`] must be called without any input.

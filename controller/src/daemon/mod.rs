@@ -4,17 +4,22 @@
 
 mod accounting;
 mod act;
+mod admin;
 mod admission;
 mod agent_events;
 mod agents;
 mod answers;
 mod brain;
 mod closing;
+mod history;
 mod limits;
+mod node_classes;
 mod node_faults;
 mod observe;
+mod orders;
 mod placements;
 mod pool_view;
+mod respecify;
 mod rows;
 mod server;
 mod slurm_thread;
@@ -22,10 +27,12 @@ mod task_states;
 mod tasks;
 mod web;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bftrainer::hint;
-use bftrainer::wire::{Answer, FromAgent, Join, Query, ToAgent};
+use bftrainer::wire::{Answer, FromAgent, Join, Query, Set, ToAgent};
+use clap::Parser;
 use thiserror::Error;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::signal::unix::{SignalKind, signal};
@@ -34,9 +41,24 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::clock::now_s;
 use crate::config::Config;
+use crate::service::{self, Watchdog};
 use crate::slurm::{Slurm, SlurmError};
 use crate::store::{Store, StoreError};
 use brain::Brain;
+
+/// Fills a Slurm cluster's idle nodes with elastic training.
+#[derive(Debug, Parser)]
+#[command(
+    name = "bftrainerd",
+    version,
+    after_help = "Exit status: 0 when told to end, 78 when a configuration, its own or Slurm's, must be \
+        mended first, 1 otherwise."
+)]
+pub struct Arguments {
+    /// Configuration file [default: $BFTRAINER_CONF, else /etc/bftrainer/bftrainer.toml]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
 
 /// Something that happened outside the brain.
 #[derive(Debug)]
@@ -79,6 +101,15 @@ pub enum Input {
     Metrics {
         /// Where the page goes.
         answer: oneshot::Sender<String>,
+    },
+    /// A user changes a trainer's specification.
+    Set {
+        /// Proven uid.
+        uid: u32,
+        /// The change.
+        set: Set,
+        /// Where the answer goes.
+        answer: oneshot::Sender<Answer>,
     },
     /// A node's prolog or epilog says that something changed.
     Hint,
@@ -126,7 +157,10 @@ pub enum DaemonError {
 
 /// Runs the daemon until SIGTERM or SIGINT.
 pub fn run(config: Config) -> Result<(), DaemonError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    // The brain has this thread for itself: while it thinks, which takes a solver up to
+    // `solver_limit_s`, the network goes on in the other one, and what comes is one event.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
         .enable_all()
         .build()
         .map_err(|error| DaemonError::System {
@@ -169,9 +203,10 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
             error,
         })
     };
-    let (mut terminate, mut interrupt) = (
+    let (mut terminate, mut interrupt, mut hangup) = (
         stop(SignalKind::terminate())?,
         stop(SignalKind::interrupt())?,
+        stop(SignalKind::hangup())?,
     );
 
     log::info!(
@@ -182,7 +217,10 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
         config.controller
     );
     let mut brain = Brain::new(config, settings, orders, store, memory);
+    let mut watchdog = Watchdog::new();
+    service::ready("serving");
     loop {
+        watchdog.turned();
         let wake_at = Instant::now() + Duration::from_secs_f64(brain.seconds_to_wake(now_s()));
         tokio::select! {
             input = received.recv() => {
@@ -195,10 +233,19 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
                 brain.take(now_s(), inputs);
             }
             () = sleep_until(wake_at) => brain.take(now_s(), Vec::new()),
+            _ = hangup.recv() => {
+                service::reloading();
+                match brain.reload() {
+                    Ok(said) => log::info!("{said}"),
+                    Err(said) => log::error!("{said}"),
+                }
+                service::ready("serving");
+            }
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         }
     }
+    service::stopping();
     brain.integrate(now_s());
     brain.keep_harvest(now_s());
     log::info!("bftrainerd stops; trainers go on without it");

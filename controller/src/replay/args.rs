@@ -99,12 +99,13 @@ impl Args {
     /// # Errors
     /// [`ReplayError`] when options don't fit together or the node list can't be read.
     pub fn setup(&self) -> Result<Setup, ReplayError> {
-        let metric = Metric::Speedup {
-            exponent: self.exponent,
-        };
-        metric
-            .check()
-            .map_err(|error| ReplayError::Options(error.to_string()))?;
+        let exponent = self.exponent;
+        if !(exponent > 0.0 && exponent <= 1.0) {
+            return Err(ReplayError::Options(format!(
+                "--exponent {exponent}: expected a number above 0, at most 1, as {DEFAULT_EXPONENT}"
+            )));
+        }
+        let metric = Metric::Speedup { exponent };
         Ok(Setup {
             source: self.source.source()?,
             policy: self.policy,

@@ -70,6 +70,8 @@ pub struct SlurmSettings {
     pub private_nodes: bool,
     /// slurmctld's version.
     pub version: String,
+    /// Whether users see only their own usage (PrivateData=usage).
+    pub private_usage: bool,
 }
 
 /// A connection to the site's Slurm. Answers that have not changed since the
@@ -127,6 +129,7 @@ impl Slurm {
             private_jobs: u32::from(conf.private_data) & sys::BFT_PRIVATE_DATA_JOBS != 0,
             private_nodes: u32::from(conf.private_data) & sys::BFT_PRIVATE_DATA_NODES != 0,
             version: text::owned(conf.version),
+            private_usage: u32::from(conf.private_data) & sys::BFT_PRIVATE_DATA_USAGE != 0,
         };
         // SAFETY: `message` came from slurm_load_ctl_conf.
         unsafe { sys::slurm_free_ctl_conf(message) };
@@ -154,10 +157,13 @@ impl Slurm {
     }
 }
 
-/// Whether a job that waits for this reason waits for a limit of its user,
-/// account or QOS (squeue(1) shows these as Assoc... and QOS...).
-pub fn is_limit_reason(reason: u32) -> bool {
-    const LIMITS: [(u32, u32); 6] = [
+/// Whether a job that waits for this reason waits for something of its own (a limit of its
+/// user, account, QOS or partition, a dependency, licences), whatever the nodes do.
+pub fn is_own_reason(reason: u32) -> bool {
+    const OWN: [(u32, u32); 9] = [
+        (sys::WAIT_DEPENDENCY, sys::WAIT_DEPENDENCY),
+        (sys::WAIT_PART_NODE_LIMIT, sys::WAIT_PART_TIME_LIMIT),
+        (sys::WAIT_LICENSES, sys::WAIT_LICENSES),
         (sys::WAIT_ASSOC_JOB_LIMIT, sys::WAIT_ASSOC_TIME_LIMIT),
         (sys::WAIT_QOS_JOB_LIMIT, sys::WAIT_QOS_TIME_LIMIT),
         (sys::WAIT_QOS, sys::WAIT_ACCOUNT),
@@ -165,8 +171,7 @@ pub fn is_limit_reason(reason: u32) -> bool {
         (sys::WAIT_ASSOC_GRP_UNK, sys::WAIT_QOS_MAX_SUB_JOB_PER_ACCT),
         (sys::WAIT_ACCOUNT_POLICY, sys::WAIT_ACCOUNT_POLICY),
     ];
-    LIMITS
-        .iter()
+    OWN.iter()
         .any(|(first, last)| (*first..=*last).contains(&reason))
 }
 

@@ -13,7 +13,7 @@ use super::{Admission, Objective, PoolEvent, Queue, Step, Tally};
 use crate::engine::{Action, Engine, EngineConfig, Event, Outcome};
 use crate::metric::Metric;
 use crate::node::NodeId;
-use crate::trainer::{TrainerId, TrainerInfo};
+use crate::trainer::{Terms, TrainerId, TrainerInfo};
 
 use books::Simulated;
 use latency::Starting;
@@ -269,6 +269,7 @@ impl Simulation {
                 up_s: spec.up_s,
                 down_s: spec.down_s,
                 max_stay_s: None,
+                terms: Terms::default(),
             }));
             self.trainers.insert(id, Simulated::new(spec));
         }
