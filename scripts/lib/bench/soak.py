@@ -83,18 +83,17 @@ class Training:
         new.write_text(str(epochs))
         new.rename(self.dir / "epochs")
 
-    def losses(self):
-        try:
-            return json.loads((self.dir / "losses.json").read_text())
-        except (OSError, ValueError):
-            return []
+    def epoch(self):
+        """As the controller knows it; None when it does not."""
+        rows = self.cluster.bftrainer("show", self.array)
+        return rows[0]["epoch"] if rows else None
 
     def problems(self):
         """What is wrong with the ended training."""
         states = set(self.cluster.states(self.array).values())
         if states != {"COMPLETED"}:
             return ["array {}: its tasks are {}".format(self.array, ", ".join(sorted(states)))]
-        losses = self.losses()
+        losses = json.loads((self.dir / "losses.json").read_text())
         alone = self.dir / "alone"
         alone.mkdir()
         self.cluster.ok(
@@ -138,7 +137,7 @@ class Soak:
         self.proxy = Proxy.of(self.cluster)
         self.trainings = [Training(self.stage, n, most) for n, most in enumerate(MAXIMA, 1)]
         for training in self.trainings:
-            self.stage.wait_for(training.losses, "array {} has an epoch behind it".format(training.array))
+            self.stage.wait_for(training.epoch, "array {} has an epoch behind it".format(training.array))
 
     # Disturbances.
 
@@ -318,7 +317,8 @@ class Soak:
         self.start_missing()
         self.stage.wait_for(lambda: not self.queued("batch"), "the regular jobs have ended")
         for training in self.trainings:
-            training.set_epochs(len(training.losses()) + 4)
+            epoch = self.stage.wait_for(training.epoch, "the controller knows all trainings")
+            training.set_epochs(int(epoch) + 4)
         # Each training reads its number of epochs when it is started again.
         last = self.stage.start(NODES)
         self.stage.end(last)
