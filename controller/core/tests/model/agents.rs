@@ -106,7 +106,10 @@ impl World {
             let time_s = (self.now_s + delay_s).max(task.agent.last_message_s);
             task.agent.last_message_s = time_s;
             let connection = task.agent.connection;
-            self.plan(time_s - self.now_s, What::Message(id, connection, event));
+            self.plan(
+                time_s - self.now_s,
+                What::Message(id, connection, Box::new(event)),
+            );
         }
     }
 

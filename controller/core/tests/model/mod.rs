@@ -187,7 +187,7 @@ enum What {
     /// An agent says hello, first or again.
     Hello(u64),
     /// An agent's message arrives, over a connection in a life of the controller.
-    Message(u64, u64, Event),
+    Message(u64, u64, Box<Event>),
     /// An agent's ranks take their next step.
     Step(u64, u64),
     /// Ranks end because a peer is gone.
@@ -362,7 +362,7 @@ impl World {
                 }
             }
             What::Hello(task) => self.hello(task),
-            What::Message(task, connection, event) => self.message(task, connection, event),
+            What::Message(task, connection, event) => self.message(task, connection, *event),
             What::Step(task, serial) => self.step(task, serial),
             What::Collateral(task, serial) => self.collateral(task, serial),
             What::Fence(task, serial) => self.fence(task, serial),
