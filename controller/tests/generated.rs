@@ -159,6 +159,7 @@ curve = [[1, 100], [2, 190], [4, 360], [8, 600]]
 
 fn replayed(path: &Path, policy: Policy) -> Outcome {
     let setup = Setup {
+        unknown: None,
         source: source(path.to_owned()),
         policy,
         horizon_s: 60.0,
