@@ -93,6 +93,21 @@ impl Spec {
         comment.strip_prefix(COMMENT_PREFIX).map(str::parse)
     }
 
+    /// This specification with the keys in `changes` set anew, as in `weight=2,nodes=1-4`.
+    pub fn changed(&self, changes: &str) -> Result<Self, SpecError> {
+        let given: Given = changes.parse()?;
+        let (min_nodes, max_nodes) = given.nodes.unwrap_or((self.min_nodes, self.max_nodes));
+        Ok(Spec {
+            min_nodes,
+            max_nodes,
+            samples: given.samples.or(self.samples),
+            weight: given.weight.unwrap_or(self.weight),
+            curve: given.curve.unwrap_or_else(|| self.curve.clone()),
+            up_s: given.up_s.or(self.up_s),
+            down_s: given.down_s.or(self.down_s),
+        })
+    }
+
     /// The comment that carries this specification.
     pub fn to_comment(&self) -> String {
         format!("{COMMENT_PREFIX}{self}")
@@ -165,7 +180,18 @@ impl fmt::Display for AdminComment {
     }
 }
 
-impl FromStr for Spec {
+/// The keys of a specification that were given.
+#[derive(Debug, Default)]
+struct Given {
+    nodes: Option<(u32, u32)>,
+    samples: Option<u64>,
+    weight: Option<f64>,
+    curve: Option<Vec<(u32, f64)>>,
+    up_s: Option<f64>,
+    down_s: Option<f64>,
+}
+
+impl FromStr for Given {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
@@ -176,31 +202,39 @@ impl FromStr for Spec {
         if text.len() > MAX_BYTES {
             return Err(SpecError::TooLong(text.len()));
         }
-        let (mut nodes, mut samples, mut weight) = (None, None, None);
-        let (mut curve, mut up_s, mut down_s) = (None, None, None);
+        let mut given = Given::default();
         for piece in text.split(',') {
             let Some((key, value)) = piece.split_once('=') else {
                 return Err(SpecError::NotKeyValue(shown(piece)));
             };
             match key.trim() {
-                "nodes" => set(&mut nodes, "nodes", value, NODES, parse_nodes)?,
-                "samples" => set(&mut samples, "samples", value, SAMPLES, parse_samples)?,
-                "weight" => set(&mut weight, "weight", value, WEIGHT, parse_weight)?,
-                "curve" => set(&mut curve, "curve", value, CURVE, parse_curve)?,
-                "up" => set(&mut up_s, "up", value, SECONDS, parse_seconds)?,
-                "down" => set(&mut down_s, "down", value, SECONDS, parse_seconds)?,
+                "nodes" => set(&mut given.nodes, "nodes", value, NODES, parse_nodes)?,
+                "samples" => set(&mut given.samples, "samples", value, SAMPLES, parse_samples)?,
+                "weight" => set(&mut given.weight, "weight", value, WEIGHT, parse_weight)?,
+                "curve" => set(&mut given.curve, "curve", value, CURVE, parse_curve)?,
+                "up" => set(&mut given.up_s, "up", value, SECONDS, parse_seconds)?,
+                "down" => set(&mut given.down_s, "down", value, SECONDS, parse_seconds)?,
                 other => return Err(SpecError::UnknownKey(shown(other))),
             }
         }
-        let (min_nodes, max_nodes) = nodes.ok_or(SpecError::NoNodes)?;
+        Ok(given)
+    }
+}
+
+impl FromStr for Spec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let given: Given = text.parse()?;
+        let (min_nodes, max_nodes) = given.nodes.ok_or(SpecError::NoNodes)?;
         Ok(Spec {
             min_nodes,
             max_nodes,
-            samples,
-            weight: weight.unwrap_or(1.0),
-            curve: curve.unwrap_or_default(),
-            up_s,
-            down_s,
+            samples: given.samples,
+            weight: given.weight.unwrap_or(1.0),
+            curve: given.curve.unwrap_or_default(),
+            up_s: given.up_s,
+            down_s: given.down_s,
         })
     }
 }
@@ -371,6 +405,18 @@ mod tests {
             let error = text.parse::<Spec>().unwrap_err().to_string();
             assert!(error.contains(part), "{text:?}: {error}");
         }
+    }
+
+    #[test]
+    fn changes_set_their_keys_and_leave_the_others() {
+        let spec: Spec = "nodes=2-16,samples=5,curve=1:10/2:19".parse().unwrap();
+        let changed = spec.changed("weight=3,nodes=2-8").unwrap();
+        let expected: Spec = "nodes=2-8,samples=5,weight=3,curve=1:10/2:19"
+            .parse()
+            .unwrap();
+        assert_eq!(changed, expected);
+        assert!(spec.changed("weight=0").is_err());
+        assert!(spec.changed("").is_err());
     }
 
     #[test]

@@ -75,6 +75,8 @@ pub enum Request {
     Join(Join),
     /// A user's or administrator's question: one [`Answer`] follows.
     Query(Query),
+    /// A change of a trainer's specification: one [`Answer`] follows, without rows.
+    Set(Set),
 }
 
 /// Heartbeats that may stay away, either way, before the peer is lost.
@@ -312,7 +314,16 @@ pub enum AdminCommand {
     Reload,
 }
 
-/// The controller's answer to a [`Query`].
+/// A trainer's specification is to be changed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Set {
+    /// The trainer.
+    pub array_job_id: u32,
+    /// `KEY=VALUE,...` of a specification.
+    pub changes: String,
+}
+
+/// The controller's answer to a [`Query`] or a [`Set`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "t", rename_all = "snake_case")]
 pub enum Answer {

@@ -94,7 +94,12 @@ class Cluster:
         os.kill(pid, signal.SIGTERM)
         # A zombie has no command line.
         cmdline = pathlib.Path("/proc/{}/cmdline".format(pid))
-        await_true(lambda: not cmdline.exists() or not cmdline.read_bytes(), "slurmctld has ended")
+        await_state(
+            lambda: not cmdline.exists() or not cmdline.read_bytes(),
+            "slurmctld has ended",
+            PATIENCE_S,
+            self.controller_log,
+        )
         (self.dir / "run/slurmctld.pid").unlink(missing_ok=True)
 
     def start_slurmctld(self):
@@ -104,13 +109,24 @@ class Cluster:
         mark = {"BFT_DEV_CLUSTER_DAEMON": str(self.dir)}
         user = "slurm" if os.geteuid() == 0 else None
         self.ok("slurmctld", "-f", self.dir / "slurm.conf", user=user, env=mark)
-        await_true(self.slurmctld_answers, "slurmctld answers")
+        await_state(
+            self.slurmctld_answers, "slurmctld answers", PATIENCE_S, self.controller_log
+        )
 
     def slurmctld_answers(self):
         return self.run("scontrol", "ping").returncode == 0
 
+    def kill(self, daemon):
+        """kill -9; `up` starts it again."""
+        os.kill(self.pid_of(daemon), signal.SIGKILL)
+
+    def start_missing(self):
+        """Starts the daemons that do not run."""
+        self.dev_cluster("up")
+
     def pid_of(self, daemon):
-        return int((self.dir / "run" / (daemon + ".pid")).read_text())
+        folder = "munge" if daemon == "munged" else "run"
+        return int((self.dir / folder / (daemon + ".pid")).read_text())
 
     # Commands.
 
@@ -260,18 +276,10 @@ class ClusterTest(unittest.TestCase):
 
     def wait_for(self, predicate, what, deadline_s=PATIENCE_S):
         """Returns what `predicate` returns as soon as that is true."""
-        began = time.monotonic()
-        while True:
-            found = predicate()
-            if found:
-                return found
-            if time.monotonic() - began > deadline_s:
-                self.fail(
-                    "not within {:g} s: {}\nlast seen: {!r}\n{}".format(
-                        deadline_s, what, found, self.cluster.portrait(self.dir)
-                    )
-                )
-            time.sleep(0.1)
+        def portrait():
+            return self.cluster.portrait(self.dir)
+
+        return await_state(predicate, what, deadline_s, portrait)
 
     # Jobs.
 
@@ -306,10 +314,31 @@ class ClusterTest(unittest.TestCase):
         job = self.cluster.job(job_id)
         return job and job["JobState"]
 
+    def assert_counted(self):
+        """No sample of this test's counting trainer was lost, and none was counted by a
+        generation after a newer one had begun."""
+        lines = (self.dir / "counted.log").read_text().splitlines()
+        last_generation = last = 0
+        for generation, sample in (map(int, line.split()) for line in lines):
+            self.assertGreaterEqual(generation, last_generation)
+            if generation == last_generation:
+                self.assertEqual(sample, last + 1)
+            else:
+                # Between the line and the checkpoint a rank may have been killed.
+                self.assertIn(sample, (last, last + 1))
+            last_generation, last = generation, sample
+
     def wait_state(self, job_id, state):
         self.wait_for(
             lambda: self.state_of(job_id) == state, "job {} is {}".format(job_id, state)
         )
+
+    def wait_saved(self):
+        """Until slurmctld has written all that it knows now: what it forgets is not ours."""
+        now_s = time.time()
+        self.sbatch("--hold", self.script("true"))
+        state = self.cluster.dir / "state/job_state"
+        self.wait_for(lambda: state.stat().st_mtime > now_s, "slurmctld has saved its state")
 
     # Trainers.
 
@@ -352,11 +381,17 @@ class ClusterTest(unittest.TestCase):
         self.wait_for(ended, "all tasks of T{} are {}".format(trainer, state))
 
 
-def await_true(predicate, what):
-    deadline = time.monotonic() + PATIENCE_S
-    while not predicate():
-        if time.monotonic() > deadline:
-            raise AssertionError("not within {:g} s: {}".format(PATIENCE_S, what))
+def await_state(predicate, what, deadline_s, portrait):
+    """Returns what `predicate` returns as soon as that is true; AssertionError at the
+    deadline, with what `portrait` says."""
+    began_s = time.monotonic()
+    while True:
+        found = predicate()
+        if found:
+            return found
+        if time.monotonic() - began_s > deadline_s:
+            message = "not within {:g} s: {}\nlast seen: {!r}\n{}"
+            raise AssertionError(message.format(deadline_s, what, found, portrait()))
         time.sleep(0.1)
 
 

@@ -5,7 +5,6 @@ Run: python3 tests/test_interruptions.py (after cargo build --release --workspac
 
 import os
 import signal
-import time
 import unittest
 
 from cluster import ROOT, ClusterTest
@@ -230,13 +229,6 @@ class SlurmRestarts(ClusterTest):
         # And both still work together.
         self.regular("-w", row["node_list"][0])
         self.wait_trains(trainer, 3, after=row)
-
-    def wait_saved(self):
-        """Until slurmctld has written all that it knows now: what it forgets is not ours."""
-        now_s = time.time()
-        self.sbatch("--hold", self.script("true"))
-        state = self.cluster.dir / "state/job_state"
-        self.wait_for(lambda: state.stat().st_mtime > now_s, "slurmctld has saved its state")
 
     def test_a_restarted_slurmd_does_not_disturb_its_worker(self):
         trainer = self.counter("1-4")

@@ -3,22 +3,18 @@
 Run: python3 tests/test_training.py (after cargo build --release --workspace)
 """
 
-import json
 import os
 import pathlib
 import pwd
 import unittest
 
 from cluster import DIGITS, ClusterTest
+from training import FOR_EVER, SPEED, STEERED, TrainingTest
 
-# The number of epochs is read anew by each generation: the test says when to end.
-STEERED = 'exec python3 "$DIGITS_DIR/train.py" --epochs "$(cat epochs)" "$@"\n'
-FOR_EVER = 100000
 SPECIFICATION = "--bftrainer=nodes=1-4,up=1,down=1"
-SPEED = ["--device-ms-per-sample", "2", "--losses", "losses.json"]
 
 
-class Training(ClusterTest):
+class Training(TrainingTest):
     def test_the_example_trains_to_its_end(self):
         trainer = self.sbatch(DIGITS / "train.sh", "--epochs", "6", *SPEED)
         self.wait_ended(trainer, "COMPLETED")
@@ -72,11 +68,6 @@ class Training(ClusterTest):
 
     # Helpers.
 
-    def set_epochs(self, epochs):
-        new = self.dir / "epochs.new"
-        new.write_text(str(epochs))
-        new.rename(self.dir / "epochs")
-
     def disturb(self, trainer, regular):
         """Growth, the loss of one node, of two and of the master; then the end."""
         row = self.wait_trains(trainer, 2)
@@ -89,24 +80,6 @@ class Training(ClusterTest):
         # What comes last reads the number of epochs again: few are left then.
         self.set_epochs(int(row["epoch"]) + 3)
         self.regular("-N2", "-w", ",".join(row["node_list"][:2]))
-
-    def assert_same_losses(self, epochs=None, folder=None):
-        """Of each epoch, as a single rank learns them alone."""
-        losses = json.loads(((folder or self.dir) / "losses.json").read_text())
-        alone = self.dir / "alone"
-        alone.mkdir()
-        self.cluster.ok(
-            *["python3", DIGITS / "train.py", "--epochs", len(losses)],
-            *["--losses", alone / "losses.json"],
-            cwd=alone,
-            timeout_s=300,
-        )
-        expected = json.loads((alone / "losses.json").read_text())
-        self.assertEqual(len(losses), epochs or len(expected))
-        self.assertGreaterEqual(len(losses), 3)
-        for epoch, (loss, one) in enumerate(zip(losses, expected)):
-            self.assertAlmostEqual(loss, one, delta=1e-6, msg="epoch {}".format(epoch + 1))
-        self.assertLess(losses[-1], losses[0] / 2)
 
 
 class Preludes(ClusterTest):

@@ -2,8 +2,10 @@
 //! in it is reported at once, with its line and what to write instead.
 
 mod reader;
+mod sharing;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bftrainer::wire::MISSED_HEARTBEATS;
 use bftrainer_core::engine::EngineConfig;
@@ -11,6 +13,9 @@ use bftrainer_core::metric::Metric;
 use thiserror::Error;
 
 use reader::Reader;
+pub use sharing::Sharing;
+
+use crate::solver;
 
 /// Where the file is when neither `--config` nor BFTRAINER_CONF says so.
 pub const DEFAULT_PATH: &str = "/etc/bftrainer/bftrainer.toml";
@@ -69,6 +74,12 @@ pub struct Config {
     pub down_s: f64,
     /// What happens to an ended trainer's tasks that never ran.
     pub closing: Closing,
+    /// Speeds of nodes, limits and weights of users and accounts.
+    pub sharing: Sharing,
+    /// How long a decision about nodes that are not alike may take.
+    pub solver_limit: Duration,
+    /// Address space of the solver's process, MiB.
+    pub solver_memory_mb: u64,
     /// The engine's settings.
     pub engine: EngineConfig,
 }
@@ -200,6 +211,17 @@ impl Config {
                 "cancel" => Closing::Cancel,
                 _ => Closing::Run,
             },
+            sharing: Sharing::read(&mut reader),
+            solver_limit: Duration::from_secs_f64(reader.number(
+                "solver_limit_s",
+                solver::DEFAULT_LIMIT.as_secs_f64(),
+                0.05..=5.0,
+            )),
+            solver_memory_mb: u64::from(reader.count(
+                "solver_memory_mb",
+                solver::DEFAULT_MEMORY_MB as u32,
+                64..=1_048_576,
+            )),
             engine,
         };
         let problems = reader.into_problems();

@@ -1,13 +1,17 @@
 //! The controller of BFTrainer: the daemon, the commands, and the worker agent.
 
 pub mod config;
+pub mod replay;
 pub mod solve;
 pub mod solver;
+pub mod trace;
 
 #[cfg(feature = "slurm")]
 pub mod agent;
 #[cfg(feature = "slurm")]
 pub mod check;
+#[cfg(feature = "slurm")]
+pub mod classes;
 #[cfg(feature = "slurm")]
 pub mod cli;
 #[cfg(feature = "slurm")]

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::AtomicU64;
 
+use bftrainer_core::allocation::{Solution, Solver};
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -23,52 +24,28 @@ pub type Sum = Counter<f64, AtomicU64>;
 /// A gauge of anything.
 pub type Level = Gauge<f64, AtomicU64>;
 
-/// Who decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Solver {
-    /// The exact dynamic program.
-    Dp,
-    /// The mixed-integer program.
-    Milp,
-    /// Greedy and local search, in place of a solver that failed.
-    Greedy,
-}
-
-impl Solver {
-    fn label(self) -> &'static str {
-        match self {
-            Solver::Dp => "dp",
-            Solver::Milp => "milp",
-            Solver::Greedy => "greedy",
-        }
-    }
-}
-
-/// How good a decision is known to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// Proven optimal.
-    Optimal,
-    /// The best that was found in time.
-    Incumbent,
-    /// The solver gave no answer.
-    Failed,
-}
-
-impl Outcome {
-    fn label(self) -> &'static str {
-        match self {
-            Outcome::Optimal => "optimal",
-            Outcome::Incumbent => "incumbent",
-            Outcome::Failed => "failed",
-        }
-    }
-}
-
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct DecisionLabels {
     solver: &'static str,
     outcome: &'static str,
+}
+
+impl DecisionLabels {
+    /// Who decided, and how good the decision is known to be.
+    fn new(solution: &Solution) -> Self {
+        DecisionLabels {
+            solver: match solution.solver {
+                Solver::Dp => "dp",
+                Solver::Milp => "milp",
+                _ => "greedy",
+            },
+            outcome: match solution.fault {
+                Some(_) => "failed",
+                None if solution.optimal => "optimal",
+                None => "incumbent",
+            },
+        }
+    }
 }
 
 /// Whether a preempted worker's agent could say good-bye.
@@ -353,12 +330,9 @@ impl Metrics {
         );
     }
 
-    /// A decision that changed something, and how long it took, seconds.
-    pub fn decided(&self, solver: Solver, outcome: Outcome, took_s: f64) {
-        let labels = DecisionLabels {
-            solver: solver.label(),
-            outcome: outcome.label(),
-        };
+    /// A decision that changed something or met a fault, and how long it took, seconds.
+    pub fn decided(&self, solution: &Solution, took_s: f64) {
+        let labels = DecisionLabels::new(solution);
         self.decisions.get_or_create(&labels).inc();
         self.solver_s.observe(took_s);
     }
@@ -431,11 +405,13 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bftrainer_core::allocation::{DpSolver, Problem};
 
     #[test]
     fn names_have_the_prefix_base_units_and_total() {
         let metrics = Metrics::new();
-        metrics.decided(Solver::Dp, Outcome::Optimal, 2e-5);
+        let problem = Problem::new(0, 60.0, Vec::new());
+        metrics.decided(DpSolver::new().solve(&problem), 2e-5);
         metrics.preempted(Departure::Silent);
         metrics.harvested_node_s.inc_by(1.5);
         let page = metrics.encode();

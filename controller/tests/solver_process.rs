@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use bftrainer_controller::solver::{self, MilpSolver, Settings, SolverThread};
+use bftrainer_controller::solver::{MilpSolver, Settings};
 use bftrainer_core::allocation::{
     Cap, Fault, GeneralSolver, NodeClass, Problem, Share, Solution, Solver, TrainerDemand,
 };
@@ -297,20 +297,4 @@ fn no_process_is_left_behind() {
     signal(&milp, Signal::SIGSTOP);
     drop(milp);
     assert!(kill(Pid::from_raw(id as i32), None).is_err());
-}
-
-#[test]
-fn the_thread_answers_with_the_problem_it_was_asked() {
-    let thread = SolverThread::start(solver::allocator(settings(), LIMIT)).unwrap();
-    let (answers, answered) = std::sync::mpsc::channel();
-    for trainers in [3, 7] {
-        let answers = answers.clone();
-        let deliver = move |problem, solution| answers.send((problem, solution)).unwrap();
-        thread.ask(problem(trainers), deliver).unwrap();
-    }
-    for trainers in [3, 7] {
-        let (asked, solution) = answered.recv_timeout(LIMIT).unwrap();
-        assert_eq!(asked, problem(trainers));
-        assert_solved(&solution, &asked);
-    }
 }

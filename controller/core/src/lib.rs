@@ -1,7 +1,7 @@
 //! The deciding part of BFTrainer: pool, trainers, allocation and engine.
 //!
-//! Nothing here does I/O, reads a clock or knows Slurm: what executes the
-//! engine's actions is the caller's.
+//! Nothing here does I/O, reads a clock or knows Slurm: the daemon and the
+//! replay run the same engine and differ only in what executes its actions.
 
 #![forbid(unsafe_code)]
 
@@ -11,4 +11,5 @@ pub mod engine;
 pub mod metric;
 pub mod node;
 pub mod pool;
+pub mod replay;
 pub mod trainer;

@@ -2,7 +2,6 @@
 //! into the objective curve that every solver maximises, so that all see the same function.
 
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
 use crate::curve::Curve;
 
@@ -37,36 +36,7 @@ pub enum Metric {
     },
 }
 
-/// Why a metric's settings make no sense.
-#[derive(Debug, Clone, PartialEq, Error)]
-pub enum MetricError {
-    /// An exponent outside (0, 1].
-    #[error(
-        "the metric's exponent {0} is not above 0 and at most 1; the default is {DEFAULT_EXPONENT}"
-    )]
-    BadExponent(f64),
-    /// A floor outside (0, 1].
-    #[error("the metric's efficiency floor {0} is not above 0 and at most 1")]
-    BadFloor(f64),
-}
-
 impl Metric {
-    /// Checks the settings; call it where they are read.
-    ///
-    /// # Errors
-    /// [`MetricError`] for an exponent or floor that is not in (0, 1].
-    pub fn check(&self) -> Result<(), MetricError> {
-        match *self {
-            Self::Speedup { exponent } if !(exponent > 0.0 && exponent <= 1.0) => {
-                Err(MetricError::BadExponent(exponent))
-            }
-            Self::Efficiency { floor } if !(floor > 0.0 && floor <= 1.0) => {
-                Err(MetricError::BadFloor(floor))
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// The objective curve of a trainer with this throughput `curve` (samples per second; any
     /// unit will do for speed-up) and `weight` (no unit). A weight that is not positive makes
     /// all nodes worth nothing: the trainer keeps only what nobody else can use.
@@ -184,15 +154,6 @@ mod tests {
     }
 
     #[test]
-    fn an_exponent_must_lie_between_zero_and_one() {
-        assert!(Metric::default().check().is_ok());
-        assert!(Metric::Throughput.check().is_ok());
-        for exponent in [0.0, -0.5, 1.1, f64::NAN] {
-            assert!(Metric::Speedup { exponent }.check().is_err());
-        }
-    }
-
-    #[test]
     fn a_node_that_adds_too_little_is_worth_nothing_and_not_given() {
         // Each node adds 10, 8, 8, 3, then 9 again.
         let curve = curve(&[(1, 10.0), (2, 18.0), (3, 26.0), (4, 29.0), (8, 65.0)]);
@@ -216,7 +177,6 @@ mod tests {
         assert_eq!(metric.most_nodes(&curve, 4, 64), 4);
         assert_eq!(metric.most_nodes(&curve, 4, 2), 2);
         assert_eq!(Metric::Throughput.most_nodes(&curve, 1, 64), 64);
-        assert!(Metric::Efficiency { floor: 0.0 }.check().is_err());
     }
 
     #[test]

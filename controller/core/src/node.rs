@@ -10,6 +10,21 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NodeId(pub u32);
 
+/// A class of nodes that are alike: what tasks may ask for is the same on all of them.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct ClassId(pub u32);
+
+/// What is known of a class.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClassInfo {
+    /// For people; empty where all nodes are alike.
+    pub name: String,
+    /// Throughput there over that on a node of speed 1.
+    pub speed: f64,
+}
+
 /// The names behind the numbers.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(from = "Vec<String>", into = "Vec<String>")]

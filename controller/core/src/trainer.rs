@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::curve::Curve;
-use crate::node::NodeId;
+use crate::node::{ClassId, NodeId};
 
 /// A trainer: Slurm's array job id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -38,6 +38,42 @@ pub struct TrainerInfo {
     pub down_s: f64,
     /// The longest a worker may stay on one node, seconds.
     pub max_stay_s: Option<f64>,
+    /// What the site lets it have.
+    pub terms: Terms,
+}
+
+/// What the site lets a trainer have.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Terms {
+    /// By what its weight is multiplied; set by administrators.
+    pub weight: f64,
+    /// The classes of nodes that it may use; `None` is all.
+    pub classes: Option<BTreeSet<ClassId>>,
+    /// Nodes that it may not use, whatever their class.
+    pub excluded: BTreeSet<NodeId>,
+    /// Limits that it shares with others.
+    pub caps: Vec<NodeCap>,
+}
+
+/// At most so many nodes for all trainers that bear this limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeCap {
+    /// Whose limit it is, as "user ann".
+    pub name: String,
+    /// Most nodes together.
+    pub max_nodes: u32,
+}
+
+impl Default for Terms {
+    /// Every node, without limits.
+    fn default() -> Self {
+        Terms {
+            weight: 1.0,
+            classes: None,
+            excluded: BTreeSet::new(),
+            caps: Vec::new(),
+        }
+    }
 }
 
 /// Exit code of a program that SIGTERM stopped, and a shell's for one that it killed:

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use bftrainer_controller::agent::{call, progress, run, task};
 #[cfg(feature = "slurm")]
 use bftrainer_controller::{cli, manual};
-use bftrainer_controller::{solve, solver};
+use bftrainer_controller::{replay, solve, solver, trace};
 #[cfg(feature = "slurm")]
 use clap::CommandFactory;
 use clap::{Parser, Subcommand};
@@ -42,6 +42,9 @@ enum Command {
     /// Show what rank 0 of a trainer has written
     Logs(cli::LogsArgs),
     #[cfg(feature = "slurm")]
+    /// Change a trainer's specification
+    Set(cli::SetArgs),
+    #[cfg(feature = "slurm")]
     /// Check the configuration and the live site, and say what to write
     #[command(disable_help_flag = true)]
     Check(cli::CheckArgs),
@@ -69,6 +72,11 @@ enum Command {
     #[cfg(feature = "slurm")]
     #[command(hide = true)]
     SlurmCall(call::Args),
+    /// Replay a log of idle nodes: what would have been gained
+    Replay(replay::Args),
+    /// Look at a log of idle nodes, or convert it
+    #[command(subcommand)]
+    Trace(trace::TraceCommand),
     /// Solve allocation instances, one JSON object a line
     Solve(solve::SolveArgs),
 }
@@ -88,6 +96,8 @@ fn main() -> ExitCode {
         Command::Why(args) => cli::why(&args),
         #[cfg(feature = "slurm")]
         Command::Logs(args) => cli::logs(&args),
+        #[cfg(feature = "slurm")]
+        Command::Set(args) => cli::set(args),
         #[cfg(feature = "slurm")]
         Command::Check(args) => cli::check(&args),
         #[cfg(feature = "slurm")]
@@ -113,6 +123,8 @@ fn main() -> ExitCode {
         }
         #[cfg(feature = "slurm")]
         Command::SlurmCall(args) => call::run(&args),
+        Command::Replay(args) => replay::command(&args),
+        Command::Trace(command) => trace::command(&command),
         Command::Solve(args) => solve::solve(&args),
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use bftrainer::wire::{AdminCommand, Query};
+use bftrainer::wire::{AdminCommand, Query, Request};
 use clap::{Args, Subcommand};
 
 use super::table::{self, Column, Kind, OutputArgs};
@@ -77,7 +77,10 @@ pub fn admin(args: AdminArgs) -> ExitCode {
         AdminOrder::Include { nodes } => AdminCommand::Include { nodes },
         AdminOrder::Reload => AdminCommand::Reload,
     };
-    match ask::ask(Query::Command(command), args.config.as_deref()) {
+    match ask::ask(
+        Request::Query(Query::Command(command)),
+        args.config.as_deref(),
+    ) {
         Ok(rows) => {
             let said = rows.iter().filter_map(|row| row["done"].as_str());
             table::print(&said.map(|line| format!("{line}\n")).collect::<String>())

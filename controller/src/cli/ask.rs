@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use bftrainer::wire::{Answer, MAX_ANSWER_BYTES, Query, Request};
+use bftrainer::wire::{Answer, MAX_ANSWER_BYTES, Request};
 use serde_json::Value;
 use thiserror::Error;
 
@@ -49,7 +49,7 @@ fn net_advice(error: &NetError) -> &'static str {
 }
 
 /// Asks the controller named in the configuration.
-pub fn ask(query: Query, config: Option<&Path>) -> Result<Vec<Value>, AskError> {
+pub fn ask(request: Request, config: Option<&Path>) -> Result<Vec<Value>, AskError> {
     let config = Config::read(&Config::path(config))?;
     let server_uid = SlurmConf::find().slurm_uid().ok_or(AskError::SlurmUser)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -65,7 +65,7 @@ pub fn ask(query: Query, config: Option<&Path>) -> Result<Vec<Value>, AskError> 
             );
             let mut connection = net::connect(&config.controller, server_uid, &settings).await?;
             connection.set_max_read(MAX_ANSWER_BYTES);
-            connection.write(&Request::Query(query)).await?;
+            connection.write(&request).await?;
             connection.read::<Answer>().await
         };
         tokio::time::timeout(PATIENCE, conversation).await

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bftrainer::wire::Query;
+use bftrainer::wire::{Query, Request};
 use clap::Args;
 
 use super::ask;
@@ -78,7 +78,7 @@ fn log_path(args: &LogsArgs) -> PathBuf {
     let query = Query::Show {
         array_job_id: Some(id),
     };
-    let folder = ask::ask(query, args.config.as_deref())
+    let folder = ask::ask(Request::Query(query), args.config.as_deref())
         .ok()
         .and_then(|rows| Some(PathBuf::from(rows.first()?.get("work_dir")?.as_str()?)));
     folder

@@ -4,6 +4,7 @@ mod admin;
 mod ask;
 mod check;
 mod logs;
+mod set;
 mod table;
 
 use std::process::ExitCode;
@@ -13,9 +14,10 @@ use clap::Args;
 pub use admin::{AdminArgs, HistoryArgs, admin, history};
 pub use check::{CheckArgs, check};
 pub use logs::{LogsArgs, logs};
+pub use set::{SetArgs, set};
 pub use table::OutputArgs;
 
-use bftrainer::wire::Query;
+use bftrainer::wire::{Query, Request};
 use table::{Column, Kind, show_rows};
 
 /// `bftrainer queue`: the trainers.
@@ -79,6 +81,7 @@ const NODES: &[Column] = &[
     Column::new("JOBID", "jobid", Kind::Plain),
     Column::new("JOINED", "joined", Kind::Time),
     Column::new("HOLE_END", "hole_end", Kind::Time),
+    Column::new("CLASS", "class", Kind::Plain),
     Column::new("REASON", "reason", Kind::Plain),
 ];
 
@@ -134,7 +137,7 @@ fn answer_with(
     output: &OutputArgs,
     render: impl FnOnce(&[serde_json::Value]) -> String,
 ) -> ExitCode {
-    match ask::ask(query, output.config.as_deref()) {
+    match ask::ask(Request::Query(query), output.config.as_deref()) {
         Ok(rows) if output.json => table::print(&table::json(&rows)),
         Ok(rows) => table::print(&render(&rows)),
         Err(error) => {

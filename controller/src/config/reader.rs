@@ -1,5 +1,6 @@
 //! Takes settings out of a TOML text one by one and collects what is wrong.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
@@ -39,31 +40,22 @@ impl<'t> Reader<'t> {
     pub fn number(&mut self, key: &str, default: f64, range: RangeInclusive<f64>) -> f64 {
         let expected = format!("a number from {} to {}", range.start(), range.end());
         let value = self.take(key, &expected, |value| {
-            match value {
-                DeValue::Float(number) => number.as_str().replace('_', "").parse().ok(),
-                DeValue::Integer(number) if number.radix() == 10 => {
-                    number.as_str().replace('_', "").parse().ok()
-                }
-                _ => None,
-            }
-            .filter(|number: &f64| range.contains(number))
+            number(value).filter(|number| range.contains(number))
         });
         value.unwrap_or(default)
     }
 
     /// A whole number in `range`.
     pub fn count(&mut self, key: &str, default: u32, range: RangeInclusive<u32>) -> u32 {
+        self.optional_count(key, range).unwrap_or(default)
+    }
+
+    /// The same when it is there.
+    pub fn optional_count(&mut self, key: &str, range: RangeInclusive<u32>) -> Option<u32> {
         let expected = format!("a whole number from {} to {}", range.start(), range.end());
-        let value = self.take(key, &expected, |value| {
-            match value {
-                DeValue::Integer(number) if number.radix() == 10 => {
-                    number.as_str().replace('_', "").parse().ok()
-                }
-                _ => None,
-            }
-            .filter(|number: &u32| range.contains(number))
-        });
-        value.unwrap_or(default)
+        self.take(key, &expected, |value| {
+            count(value).filter(|number| range.contains(number))
+        })
     }
 
     /// One of some words.
@@ -125,6 +117,62 @@ impl<'t> Reader<'t> {
         .unwrap_or_default()
     }
 
+    /// A table of numbers in `range`, by names of the administrator's choice.
+    pub fn numbers(
+        &mut self,
+        key: &str,
+        range: RangeInclusive<f64>,
+        example: &str,
+    ) -> BTreeMap<String, f64> {
+        let expected = format!(
+            "numbers from {} to {} by name, as {example}",
+            range.start(),
+            range.end()
+        );
+        self.by_name(key, &expected, |value| {
+            number(value).filter(|number| range.contains(number))
+        })
+    }
+
+    /// A table of whole numbers in `range`, by names of the administrator's choice.
+    pub fn counts(
+        &mut self,
+        key: &str,
+        range: RangeInclusive<u32>,
+        example: &str,
+    ) -> BTreeMap<String, u32> {
+        let expected = format!(
+            "whole numbers from {} to {} by name, as {example}",
+            range.start(),
+            range.end()
+        );
+        self.by_name(key, &expected, |value| {
+            count(value).filter(|number| range.contains(number))
+        })
+    }
+
+    fn by_name<T>(
+        &mut self,
+        key: &str,
+        expected: &str,
+        read: impl Fn(&DeValue<'t>) -> Option<T>,
+    ) -> BTreeMap<String, T> {
+        let entries = self.take(key, expected, |value| match value {
+            DeValue::Table(table) => Some(table.clone()),
+            _ => None,
+        });
+        let mut read_entries = BTreeMap::new();
+        for (name, value) in entries.into_iter().flatten() {
+            match read(value.get_ref()) {
+                Some(number) => {
+                    read_entries.insert(name.get_ref().to_string(), number);
+                }
+                None => self.problem(&format!("{key}.{}", name.get_ref()), expected, &value),
+            }
+        }
+        read_entries
+    }
+
     /// The problems, `FILE:LINE: sentence`; what was not taken is unknown.
     pub fn into_problems(mut self) -> Vec<String> {
         for key in self.table.keys() {
@@ -160,14 +208,34 @@ impl<'t> Reader<'t> {
         let value: Spanned<DeValue<'t>> = self.table.remove(&found)?;
         let result = read(value.get_ref());
         if result.is_none() {
-            let start = value.span().start;
-            let written: String = self.text[value.span()].chars().take(60).collect();
-            self.problems.push((
-                start,
-                format!("{key}: expected {expected}, found {written}"),
-            ));
+            self.problem(key, expected, &value);
         }
         result
+    }
+
+    fn problem(&mut self, key: &str, expected: &str, value: &Spanned<DeValue<'t>>) {
+        let written: String = self.text[value.span()].chars().take(60).collect();
+        let sentence = format!("{key}: expected {expected}, found {written}");
+        self.problems.push((value.span().start, sentence));
+    }
+}
+
+fn number(value: &DeValue) -> Option<f64> {
+    match value {
+        DeValue::Float(number) => number.as_str().replace('_', "").parse().ok(),
+        DeValue::Integer(number) if number.radix() == 10 => {
+            number.as_str().replace('_', "").parse().ok()
+        }
+        _ => None,
+    }
+}
+
+fn count(value: &DeValue) -> Option<u32> {
+    match value {
+        DeValue::Integer(number) if number.radix() == 10 => {
+            number.as_str().replace('_', "").parse().ok()
+        }
+        _ => None,
     }
 }
 
@@ -202,4 +270,12 @@ pub const ALL_KEYS_FOR_TESTS: &[&str] = &[
     "quarantine_s",
     "quarantine_max_s",
     "failures",
+    "speed",
+    "max_nodes",
+    "max_nodes_per_user",
+    "max_nodes_per_account",
+    "weight_per_user",
+    "weight_per_account",
+    "solver_limit_s",
+    "solver_memory_mb",
 ];

@@ -9,6 +9,7 @@ use bftrainer_core::trainer::{TrainerId, TrainerInfo};
 use super::brain::Brain;
 use super::slurm_thread::{ChangeKind, Purpose};
 use super::tasks::{Admission, Array};
+use crate::classes::Requirement;
 use crate::slurm::{BaseState, JobRecord, TaskName, TaskUpdate};
 
 /// What an array's AdminComment starts with when it was refused.
@@ -112,6 +113,7 @@ impl Brain {
         if !job.requeue {
             return Err("its tasks can't be requeued; submit it with --requeue".to_owned());
         }
+        Requirement::new(&job.request)?;
         if spec.max_nodes > tasks {
             return Err(format!(
                 "it asks for up to {} nodes but has {tasks} tasks; submit it with --array=0-{}",
@@ -175,6 +177,7 @@ impl Brain {
             up_s: spec.up_s.unwrap_or(self.config.up_s),
             down_s: spec.down_s.unwrap_or(self.config.down_s),
             max_stay_s: array.stay_min.map(|minutes| f64::from(minutes) * 60.0),
+            terms: self.terms(array),
         })
     }
 }

@@ -8,7 +8,8 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::agents::{Parked, TaskKey};
 use super::brain::Brain;
-use super::tasks::Plan;
+use super::placements::SHORTEST_LIMIT_MIN;
+use super::tasks::{Plan, Task};
 use crate::metrics::Departure;
 
 impl Brain {
@@ -67,14 +68,14 @@ impl Brain {
                 restart_count,
             } => *node == join.node && *restart_count == join.restart_count,
             // The rest of an ended trainer is not placed.
-            Plan::Rest => array.verdict.is_some(),
+            Plan::Rest | Plan::Closing { .. } => array.verdict.is_some(),
             _ => false,
         };
         if !runs_here {
             self.agents.park(parked);
             return;
         }
-        let end_time_s = (task.runs() && task.end_time_s > 0).then_some(task.end_time_s);
+        let end_time_s = self.end_of(task);
         let welcome = ToAgent::Joined {
             min_nodes,
             max_nodes,
@@ -120,6 +121,17 @@ impl Brain {
                 0
             },
         });
+    }
+
+    /// When Slurm ends a task whose agent is here, epoch seconds. One that no look has shown
+    /// running began after the last look; should this daemon die before the next one, its
+    /// agent goes by that.
+    fn end_of(&self, task: &Task) -> Option<i64> {
+        if task.runs() {
+            return (task.end_time_s > 0).then_some(task.end_time_s);
+        }
+        let placed = matches!(task.plan, Plan::Placed { .. });
+        placed.then(|| self.last_look_s() as i64 + i64::from(SHORTEST_LIMIT_MIN) * 60)
     }
 
     pub(super) fn refuse_agent(&self, parked: &Parked, reason: &str) {
@@ -251,12 +263,22 @@ impl Brain {
 
     pub(super) fn lose_silent_agents(&mut self, now_s: f64, events: &mut Vec<Event>) {
         for (key, name) in self.agents.take_silent(now_s) {
-            let plan = self
-                .arrays
-                .get(&key.0)
-                .and_then(|array| array.tasks.get(&key.1))
-                .map(|task| &task.plan);
-            if !matches!(plan, Some(Plan::Placed { .. } | Plan::Runs { .. })) {
+            let Some(array) = self.arrays.get_mut(&key.0) else {
+                continue;
+            };
+            let closing = array.verdict.is_some();
+            let Some(task) = array.tasks.get_mut(&key.1) else {
+                continue;
+            };
+            if !matches!(task.plan, Plan::Placed { .. } | Plan::Runs { .. }) {
+                continue;
+            }
+            if closing {
+                // It has most likely ended, though no look has shown it yet.
+                task.plan = Plan::Gone {
+                    restart_count: task.restart_count,
+                    since_s: now_s,
+                };
                 continue;
             }
             log::warn!("T{}_{}: its agent on {name} fell silent", key.0, key.1);

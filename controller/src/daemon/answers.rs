@@ -23,6 +23,7 @@ impl Brain {
         }
         match (change.purpose, change.tasks) {
             (Purpose::Admit, TaskName::Array(id)) => self.admitted(id, result, events),
+            (Purpose::Respecify, TaskName::Array(id)) => self.respecified(id, result, events),
             (
                 Purpose::Place { node },
                 TaskName::Task {

@@ -11,13 +11,16 @@ use bftrainer_core::trainer::TrainerId;
 
 use super::accounting::Accounting;
 use super::agents::Agents;
+use super::node_classes::NodeClasses;
 use super::orders::Orders;
+use super::respecify::Respecification;
 use super::slurm_thread::{Change, ChangeKind, Order, Purpose, Report};
 use super::tasks::Array;
 use super::{Input, node_faults};
 use crate::config::Config;
-use crate::metrics::{Departure, Outcome, Solver};
+use crate::metrics::Departure;
 use crate::slurm::{NodeRecord, ReservationRecord, SlurmSettings, TaskName};
+use crate::solver::{self, MilpSolver};
 use crate::store::{Memory, Record, Store};
 
 /// Decisions that are kept to be shown.
@@ -71,6 +74,7 @@ pub(super) struct Brain {
     /// Slurm's nodes by name, as last seen.
     pub nodes: BTreeMap<String, NodeRecord>,
     pub partition_nodes: BTreeSet<String>,
+    pub classes: NodeClasses,
     pub reservations: Vec<ReservationRecord>,
     /// Nodes with the epoch second of their next use by a planned regular job.
     pub planned_by_jobs: BTreeMap<String, i64>,
@@ -97,6 +101,8 @@ pub(super) struct Brain {
     pub history: BTreeMap<u32, serde_json::Value>,
     /// Results of actions that needed nobody else.
     pub immediate_events: Vec<Event>,
+    /// New specifications that Slurm has not confirmed yet, by array job id.
+    pub respecifications: BTreeMap<u32, Respecification>,
     /// Plain jobs in our partition.
     pub plain_jobs: usize,
     /// Whether Slurm's state was ever seen.
@@ -137,6 +143,11 @@ impl Brain {
             ..config.engine.clone()
         };
         let mut engine = Engine::new(engine);
+        let solver = solver::Settings {
+            memory_mb: config.solver_memory_mb,
+            ..solver::Settings::default()
+        };
+        engine.set_solver(Box::new(MilpSolver::new(solver, config.solver_limit)));
         node_faults::restore(&mut engine, memory.node_faults);
         Brain {
             kept_faults: engine.faults().clone(),
@@ -148,6 +159,7 @@ impl Brain {
             decisions: memory.decisions.into(),
             nodes: BTreeMap::new(),
             partition_nodes: BTreeSet::new(),
+            classes: NodeClasses::default(),
             reservations: Vec::new(),
             planned_by_jobs: BTreeMap::new(),
             planned: BTreeMap::new(),
@@ -163,6 +175,7 @@ impl Brain {
             history: memory.ended.into_iter().collect(),
             store,
             immediate_events: Vec::new(),
+            respecifications: BTreeMap::new(),
             plain_jobs: 0,
             has_seen: false,
             start_tokens: 0.0,
@@ -207,6 +220,7 @@ impl Brain {
                     self.agent_message(now_s, connection, message, &mut events);
                 }
                 Input::Disconnected { connection } => self.agents.disconnected(connection, now_s),
+                Input::Set { uid, set, answer } => self.respecify(uid, &set, answer),
                 Input::Query { uid, query, answer } => questions.push((uid, query, answer)),
                 Input::Metrics { answer } => {
                     // The asker may have gone away.
@@ -267,13 +281,16 @@ impl Brain {
 
     fn engine_step(&mut self, now_s: f64, events: Vec<Event>) {
         self.engine_wakes_at_s = None;
+        let asked = self.engine.times_decided();
         let began = Instant::now();
         let actions = self.engine.handle(now_s, events);
+        let took_s = began.elapsed().as_secs_f64();
         let decisions = self.engine.take_decisions();
-        if !decisions.is_empty() {
-            let took_s = began.elapsed().as_secs_f64();
-            let metrics = &self.accounting.metrics;
-            metrics.decided(Solver::Dp, Outcome::Optimal, took_s);
+        if let Some(solution) = self.engine.last_solution()
+            && self.engine.times_decided() > asked
+            && (solution.fault.is_some() || !decisions.is_empty())
+        {
+            self.accounting.metrics.decided(solution, took_s);
         }
         for decision in decisions {
             log::info!("{}", decision.reason);
@@ -348,6 +365,11 @@ impl Brain {
         self.doubted_at_s = now_s;
         self.hinted_at_s = now_s;
         events.push(Event::PoolDoubted);
+    }
+
+    /// When the look that was reported last, or is under way, was begun, epoch seconds.
+    pub(super) fn last_look_s(&self) -> f64 {
+        self.last_look_s
     }
 
     /// Whether the look that is being reported was begun after `time_s`.

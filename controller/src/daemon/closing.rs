@@ -59,8 +59,10 @@ impl Brain {
         };
         let mut rest = Vec::new();
         for (task_id, task) in &mut array.tasks {
-            if task.waits() && task.held {
-                task.plan = Plan::Rest;
+            if task.waits_for_closing() {
+                task.plan = Plan::Closing {
+                    restart_count: task.restart_count,
+                };
                 rest.push(*task_id);
             }
         }

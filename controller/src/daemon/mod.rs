@@ -13,11 +13,13 @@ mod brain;
 mod closing;
 mod history;
 mod limits;
+mod node_classes;
 mod node_faults;
 mod observe;
 mod orders;
 mod placements;
 mod pool_view;
+mod respecify;
 mod rows;
 mod server;
 mod slurm_thread;
@@ -29,7 +31,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bftrainer::hint;
-use bftrainer::wire::{Answer, FromAgent, Join, Query, ToAgent};
+use bftrainer::wire::{Answer, FromAgent, Join, Query, Set, ToAgent};
 use clap::Parser;
 use thiserror::Error;
 use tokio::net::{TcpListener, UdpSocket};
@@ -100,6 +102,15 @@ pub enum Input {
         /// Where the page goes.
         answer: oneshot::Sender<String>,
     },
+    /// A user changes a trainer's specification.
+    Set {
+        /// Proven uid.
+        uid: u32,
+        /// The change.
+        set: Set,
+        /// Where the answer goes.
+        answer: oneshot::Sender<Answer>,
+    },
     /// A node's prolog or epilog says that something changed.
     Hint,
 }
@@ -146,7 +157,10 @@ pub enum DaemonError {
 
 /// Runs the daemon until SIGTERM or SIGINT.
 pub fn run(config: Config) -> Result<(), DaemonError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    // The brain has this thread for itself: while it thinks, which takes a solver up to
+    // `solver_limit_s`, the network goes on in the other one, and what comes is one event.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
         .enable_all()
         .build()
         .map_err(|error| DaemonError::System {

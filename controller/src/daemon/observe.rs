@@ -37,6 +37,8 @@ impl Brain {
                 .map(|node| (node.name.clone(), node))
                 .collect();
         }
+        // Trainers are announced with the classes that they may use.
+        self.observe_classes(events);
         let mut found = Vec::new();
         if let Some(jobs) = sight.jobs {
             self.planned_by_jobs = planned_uses(&jobs, &self.config.partition);

@@ -12,11 +12,13 @@ use super::tasks::{Plan, Task};
 use crate::slurm::{SlurmError, TaskUpdate};
 
 /// The same task must not return to the node that it left within this time:
-/// Slurm revokes the credential of the new run with the old one's, seconds.
+/// Slurm revokes the credential of the new run with the old one's, seconds. Even
+/// later another task is preferred: a node was seen to wait in vain for the prolog
+/// of a job that it had had before, and was drained.
 const SAME_NODE_PAUSE_S: f64 = 3.5;
 
 /// Slurm counts limits in minutes.
-const SHORTEST_LIMIT_MIN: u32 = 1;
+pub(super) const SHORTEST_LIMIT_MIN: u32 = 1;
 
 impl Brain {
     /// Sends placements as fast as `max_starts_per_s` allows.
@@ -81,15 +83,19 @@ impl Brain {
             // The task that was there has not gone yet.
             return false;
         }
+        let was_here = |task: &Task| {
+            let left = task.left.as_ref();
+            left.is_some_and(|(node, _)| *node == wanted.node)
+        };
         let just_left = |task: &Task| {
-            task.left.as_ref().is_some_and(|(node, time_s)| {
-                *node == wanted.node && now_s - time_s < SAME_NODE_PAUSE_S
-            })
+            let left = task.left.as_ref();
+            was_here(task) && left.is_some_and(|(_, time_s)| now_s - time_s < SAME_NODE_PAUSE_S)
         };
         let free = array
             .tasks
             .iter_mut()
-            .find(|(_, task)| task.plan == Plan::Rest && task.waits() && !just_left(task));
+            .filter(|(_, task)| task.plan == Plan::Rest && task.waits() && !just_left(task))
+            .min_by_key(|(_, task)| was_here(task));
         let Some((task_id, task)) = free else {
             return false;
         };

@@ -49,10 +49,6 @@ impl Brain {
     pub(super) fn observe_pool(&mut self, now_s: f64, events: &mut Vec<Event>) {
         self.departures
             .retain(|_, time_s| now_s - *time_s < DEPARTURE_S);
-        // A job that backfill starts gets its node in the cycle after the preemption.
-        // Were it ours again by then, Slurm would have to preempt again.
-        let taken_for_s = f64::from(self.settings.backfill_interval_s) + TAKEN_MARGIN_S;
-        self.taken.retain(|_, time_s| now_s - *time_s < taken_for_s);
         let mut ours = BTreeSet::new();
         let mut closing = BTreeSet::new();
         for array in self.arrays.values() {
@@ -70,6 +66,7 @@ impl Brain {
                 }
             }
         }
+        self.forget_taken(now_s, &ours);
         let lost: BTreeSet<NodeId> = events
             .iter()
             .filter_map(|event| match event {
@@ -139,5 +136,29 @@ impl Brain {
                 hole_ends,
             });
         }
+    }
+
+    /// Nodes that Slurm took from us are anybody's again when it has had time to use
+    /// them, or is seen to have used them.
+    fn forget_taken(&mut self, now_s: f64, ours: &BTreeSet<String>) {
+        // A job that backfill starts gets its node in the cycle after the preemption.
+        // Were it ours again by then, Slurm would have to preempt again.
+        let taken_for_s = f64::from(self.settings.backfill_interval_s) + TAKEN_MARGIN_S;
+        let in_use: Vec<String> = self
+            .taken
+            .iter()
+            .filter(|(name, time_s)| {
+                self.look_began_after(**time_s) && !ours.contains(*name) && self.is_in_use(name)
+            })
+            .map(|(name, _)| name.clone())
+            .collect();
+        self.taken
+            .retain(|name, time_s| now_s - *time_s < taken_for_s && !in_use.contains(name));
+    }
+
+    fn is_in_use(&self, name: &str) -> bool {
+        self.nodes.get(name).is_some_and(|node| {
+            matches!(node.base, NodeBase::Allocated | NodeBase::Mixed) && !node.completing
+        })
     }
 }

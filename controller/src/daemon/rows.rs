@@ -1,6 +1,8 @@
 //! What users and administrators are shown: rows of JSON objects whose keys are
 //! the column names.
 
+use std::collections::BTreeMap;
+
 use bftrainer::wire::{Answer, Query};
 use bftrainer_core::node::NodeId;
 use bftrainer_core::pool::Phase;
@@ -172,6 +174,15 @@ impl Brain {
                 json!(trainer.and_then(|trainer| trainer.restart_s)),
             );
             row.insert("open_tasks".to_owned(), json!(array.open_tasks()));
+            let terms = self.terms(array);
+            let caps = terms.caps.iter().map(|cap| (&cap.name, cap.max_nodes));
+            row.insert(
+                "classes".to_owned(),
+                json!(self.classes.names(terms.classes.as_ref())),
+            );
+            row.insert("why".to_owned(), json!(self.engine.explain(TrainerId(id))));
+            row.insert("excluded_nodes".to_owned(), json!(array.excluded));
+            row.insert("caps".to_owned(), json!(caps.collect::<BTreeMap<_, _>>()));
             row.insert("exit_code".to_owned(), json!(array.verdict));
         }
         row
@@ -208,6 +219,7 @@ impl Brain {
                     "jobid": trainer.map(|trainer| trainer.0),
                     "joined": node.joined_s,
                     "hole_end": node.hole_end_s,
+                    "class": self.classes.name_of(*id),
                     "reason": quarantine.map(|it| it.reason.clone())
                         .or_else(|| self.avoided_by(*id, now_s, shows)),
                 })
@@ -268,19 +280,31 @@ impl Brain {
         match (&trainer.state, &trainer.blocked_reason) {
             (TrainerState::Closing, reason) => reason.clone(),
             (_, Some(reason)) if pauses || has_nodes() => Some(reason.clone()),
-            (TrainerState::Waiting, _)
-                if trainer.info.min_nodes <= self.engine.pool().len() as u32 =>
-            {
-                Some("others come first".to_owned())
-            }
             (TrainerState::Admitted, _) if trainer.assembling_since_s.is_some() => None,
-            _ => self
-                .admin_orders
-                .reason()
-                .map(str::to_owned)
-                .or_else(|| self.engine.left_alone(id, now_s))
-                .or_else(|| Some("not enough idle nodes".to_owned())),
+            _ => self.why_without_nodes(now_s, trainer),
         }
+    }
+
+    fn why_without_nodes(&self, now_s: f64, trainer: &Trainer) -> Option<String> {
+        let id = trainer.info.id;
+        if let Some(order) = self.admin_orders.reason() {
+            return Some(order.to_owned());
+        }
+        let classes = trainer.info.terms.classes.as_ref();
+        if self.classes.names(classes).is_empty() {
+            return Some("no node of the partition has what its tasks ask for".to_owned());
+        }
+        if let Some(limit) = self.engine.used_up_limit(id) {
+            return Some(format!("a limit is used up: {limit}"));
+        }
+        let nodes = self.engine.pool().keys();
+        let usable = nodes.filter(|node| self.engine.may_have(id, **node));
+        let fits = trainer.info.min_nodes <= usable.count() as u32;
+        if trainer.state == TrainerState::Waiting && fits {
+            return Some("others come first".to_owned());
+        }
+        let left_alone = self.engine.left_alone(id, now_s);
+        left_alone.or_else(|| Some("not enough idle nodes".to_owned()))
     }
 
     fn totals(&self) -> Value {
@@ -300,6 +324,7 @@ impl Brain {
             "start_s": quantiles(&accounting.start_s),
             "release_s": quantiles(&accounting.release_s),
             "preempted": accounting.preemptions,
+            "decisions": self.engine.outcomes(),
             "slurm_looks": self.looks,
             "slurm_failed_looks": self.looks_failed,
         })

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bftrainer::wire::{Answer, FromAgent, Query, Request, ToAgent};
+use bftrainer::wire::{Answer, FromAgent, Request, ToAgent};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -69,7 +69,16 @@ async fn serve(
         .await
         .map_err(|_| limit())??;
     match request {
-        Request::Query(query) => ask(accepted.connection, accepted.uid, query, &inputs).await,
+        Request::Query(query) => {
+            let uid = accepted.uid;
+            let input = |answer| Input::Query { uid, query, answer };
+            ask(accepted.connection, input, &inputs).await
+        }
+        Request::Set(set) => {
+            let uid = accepted.uid;
+            let input = |answer| Input::Set { uid, set, answer };
+            ask(accepted.connection, input, &inputs).await
+        }
         Request::Join(join) => {
             let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
             let (to_agent, messages) = mpsc::unbounded_channel();
@@ -92,19 +101,11 @@ async fn serve(
 
 async fn ask(
     mut connection: Connection,
-    uid: u32,
-    query: Query,
+    input: impl FnOnce(oneshot::Sender<Answer>) -> Input,
     inputs: &mpsc::UnboundedSender<Input>,
 ) -> Result<(), NetError> {
     let (sender, receiver) = oneshot::channel();
-    if inputs
-        .send(Input::Query {
-            uid,
-            query,
-            answer: sender,
-        })
-        .is_err()
-    {
+    if inputs.send(input(sender)).is_err() {
         return Ok(());
     }
     let answer = match timeout(QUESTION, receiver).await {

@@ -59,6 +59,8 @@ pub enum Purpose {
     Admit,
     /// An array is held and told why.
     Refuse,
+    /// An admitted array gets another specification.
+    Respecify,
     /// A task is let run on a node.
     Place {
         /// Where.

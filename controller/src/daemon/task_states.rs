@@ -12,7 +12,7 @@ use super::observe::tasks;
 use super::slurm_thread::{ChangeKind, Purpose};
 use super::tasks::{Plan, Task, Turn};
 use crate::metrics::Departure;
-use crate::slurm::{BaseState, NodeBase, TaskUpdate, is_limit_reason};
+use crate::slurm::{BaseState, NodeBase, TaskUpdate, is_own_reason};
 
 /// A task whose worker is gone and that still runs after this is found again
 /// and removed by force, seconds over KillWait.
@@ -131,10 +131,21 @@ impl Brain {
             return;
         };
         let closing = array.verdict.is_some();
+        let mut lingering = Vec::new();
         let mut lost = Vec::new();
         for (task_id, task) in &mut array.tasks {
             match task.turn(now_s, patience_s) {
                 Turn::AsAsked => {}
+                Turn::Lingers if closing => {
+                    // Tried again after as long.
+                    task.plan = Plan::Gone {
+                        restart_count: task.restart_count,
+                        since_s: now_s,
+                    };
+                    lingering.push(*task_id);
+                }
+                // It is found as a worker that nobody placed.
+                Turn::Lingers => {}
                 Turn::NotStarted { node: name } => events.push(Event::PlaceFailed {
                     trainer,
                     node: self.engine.names.intern(&name),
@@ -170,6 +181,13 @@ impl Brain {
                     });
                 }
             }
+        }
+        if !lingering.is_empty() {
+            self.change(
+                tasks(id, lingering),
+                ChangeKind::RequeueHold,
+                Purpose::Close,
+            );
         }
         for node in lost {
             self.taken_from(id, &node, Departure::Silent, now_s);
@@ -310,7 +328,7 @@ impl Brain {
                 let Plan::Placed { node, deadline_s } = &task.plan else {
                     continue;
                 };
-                let limited = is_limit_reason(task.wait_reason);
+                let limited = is_own_reason(task.wait_reason);
                 // A task that can't start is held at once: Slurm skips the rest of an
                 // array after one of its tasks was looked at in vain.
                 let is_taken = self.nodes.get(node).is_none_or(|node| {
@@ -335,7 +353,8 @@ impl Brain {
             let is_free = is_idle && !self.planned.contains_key(&name);
             let (fault, reason) = match (limited, is_free) {
                 (true, _) => {
-                    let reason = "its tasks wait for a limit of its user, account or QOS (squeue)";
+                    let reason =
+                        "its tasks wait for a limit, licence or dependency (squeue -r shows which)";
                     (PlaceFault::Trainer, reason.to_owned())
                 }
                 // Where a job is planned, waiting for backfill says nothing of the node.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use bftrainer::spec::Spec;
 use bftrainer::wire::Progress;
 
+use crate::classes::Requirement;
 use crate::slurm::{BaseState, JobRecord};
 
 /// One trainer's array.
@@ -27,6 +28,10 @@ pub struct Array {
     pub work_dir: String,
     /// Time limit asked for, minutes: the longest stay on one node.
     pub stay_min: Option<u32>,
+    /// What its tasks ask of a node; nothing when that can't be understood.
+    pub requirement: Option<Requirement>,
+    /// Nodes that they may not run on.
+    pub excluded: Vec<String>,
     /// Where it is in its admission.
     pub admission: Admission,
     /// The exit code with which it ended.
@@ -112,6 +117,8 @@ pub enum Turn {
         /// Whether Slurm has queued it again.
         requeued: bool,
     },
+    /// Its worker has long been gone, but for Slurm it still runs.
+    Lingers,
 }
 
 /// What was asked of a task.
@@ -150,6 +157,11 @@ pub enum Plan {
         /// Since when, epoch seconds.
         since_s: f64,
     },
+    /// To start on any node and end at once, as its trainer has ended.
+    Closing {
+        /// How often it had been restarted then.
+        restart_count: u32,
+    },
 }
 
 impl Plan {
@@ -160,7 +172,7 @@ impl Plan {
             | Plan::Placed { node, .. }
             | Plan::Runs { node, .. }
             | Plan::Leaving { node } => Some(node),
-            Plan::Rest | Plan::Gone { .. } => None,
+            Plan::Rest | Plan::Gone { .. } | Plan::Closing { .. } => None,
         }
     }
 }
@@ -211,7 +223,7 @@ impl Task {
     pub fn turn(&mut self, now_s: f64, patience_s: f64) -> Turn {
         let runs_on = |node: &str| self.runs() && self.node.as_deref() == Some(node);
         match self.plan.clone() {
-            Plan::Rest => Turn::AsAsked,
+            Plan::Rest | Plan::Closing { .. } => Turn::AsAsked,
             Plan::Placing { node } | Plan::Placed { node, .. } if runs_on(&node) => {
                 let restart_count = self.restart_count;
                 self.plan = Plan::Runs {
@@ -245,10 +257,15 @@ impl Task {
                 since_s,
             } => {
                 let same_run = self.runs() && self.restart_count == restart_count;
-                if !same_run || now_s - since_s > patience_s {
+                let lingers = same_run && now_s - since_s > patience_s;
+                if !same_run || lingers {
                     self.plan = Plan::Rest;
                 }
-                Turn::AsAsked
+                if lingers {
+                    Turn::Lingers
+                } else {
+                    Turn::AsAsked
+                }
             }
         }
     }
@@ -266,6 +283,12 @@ impl Task {
     /// Whether it waits and nothing else.
     pub fn waits(&self) -> bool {
         self.base == BaseState::Pending && !self.completing && !self.flagged
+    }
+
+    /// Whether it waits and was not yet released to end with its trainer.
+    pub fn waits_for_closing(&self) -> bool {
+        let restart_count = self.restart_count;
+        self.waits() && (self.held || self.plan != Plan::Closing { restart_count })
     }
 
     /// Whether it has ended for good.
@@ -290,6 +313,8 @@ impl Array {
             submit_time_s: record.submit_time_s,
             work_dir: record.work_dir.clone(),
             stay_min: record.limit_min,
+            requirement: Requirement::new(&record.request).ok(),
+            excluded: record.request.excluded.clone(),
             admission,
             verdict,
             tasks: BTreeMap::new(),
@@ -323,7 +348,9 @@ impl Array {
                 Plan::Runs { .. } => 0,
                 Plan::Placed { .. } => 1,
                 Plan::Placing { .. } => 2,
-                Plan::Leaving { .. } | Plan::Rest | Plan::Gone { .. } => 3,
+                Plan::Leaving { .. } => 3,
+                // These have no node.
+                Plan::Rest | Plan::Gone { .. } | Plan::Closing { .. } => 4,
             })
             .map(|(id, _)| *id)
     }
@@ -332,6 +359,7 @@ impl Array {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::classes::NodeRequest;
 
     fn record(array_task_id: u32) -> JobRecord {
         JobRecord {
@@ -361,6 +389,7 @@ mod tests {
             requeue: true,
             exclusive: true,
             node_count: 1,
+            request: NodeRequest::default(),
         }
     }
 

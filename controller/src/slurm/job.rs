@@ -7,6 +7,13 @@ use bftrainer::sys;
 use serde::{Deserialize, Serialize};
 
 use super::{Slurm, SlurmError, check, records, text, unchanged};
+use crate::classes::{Memory, NodeRequest};
+
+/// Flags a job's memory as for each CPU (slurm.h; bindgen does not know so large a literal).
+const MEM_PER_CPU: u64 = 1 << 63;
+
+/// Slurm's 64-bit "not set" (slurm.h).
+const NO_VAL64: u64 = u64::MAX - 1;
 
 /// A job's base state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +87,8 @@ pub struct JobRecord {
     pub exclusive: bool,
     /// Nodes that it asks for.
     pub node_count: u32,
+    /// What it asks of its node.
+    pub request: NodeRequest,
 }
 
 /// What makes a job a trainer.
@@ -212,6 +221,27 @@ fn job_record(job: &sys::slurm_job_info_t) -> JobRecord {
         node_count: job
             .num_nodes
             .max(if job.max_nodes == 0 { 1 } else { job.max_nodes }),
+        request: node_request(job),
+    }
+}
+
+fn node_request(job: &sys::slurm_job_info_t) -> NodeRequest {
+    let known = |number: u32, unknown: u32| if number >= unknown { 0 } else { number };
+    let per_node = [job.tres_per_job, job.tres_per_node, job.tres_per_socket];
+    NodeRequest {
+        constraint: text::owned(job.features),
+        tres: per_node.map(|list| text::owned(list)).to_vec(),
+        tres_per_task: text::owned(job.tres_per_task),
+        tasks: known(job.num_tasks, sys::NO_VAL),
+        cpus_per_task: known(u32::from(job.cpus_per_task), sys::NO_VAL16),
+        min_cpus: known(u32::from(job.pn_min_cpus), sys::NO_VAL16),
+        memory: match job.pn_min_memory {
+            NO_VAL64.. => Memory::Node(0),
+            memory_mb if memory_mb & MEM_PER_CPU == 0 => Memory::Node(memory_mb),
+            memory_mb => Memory::Cpu(memory_mb & !MEM_PER_CPU),
+        },
+        tmp_disk_mb: known(job.pn_min_tmp_disk, sys::NO_VAL),
+        excluded: text::hosts(&text::owned(job.exc_nodes)),
     }
 }
 

@@ -157,10 +157,13 @@ impl Slurm {
     }
 }
 
-/// Whether a job that waits for this reason waits for a limit of its user,
-/// account or QOS (squeue(1) shows these as Assoc... and QOS...).
-pub fn is_limit_reason(reason: u32) -> bool {
-    const LIMITS: [(u32, u32); 6] = [
+/// Whether a job that waits for this reason waits for something of its own (a limit of its
+/// user, account, QOS or partition, a dependency, licences), whatever the nodes do.
+pub fn is_own_reason(reason: u32) -> bool {
+    const OWN: [(u32, u32); 9] = [
+        (sys::WAIT_DEPENDENCY, sys::WAIT_DEPENDENCY),
+        (sys::WAIT_PART_NODE_LIMIT, sys::WAIT_PART_TIME_LIMIT),
+        (sys::WAIT_LICENSES, sys::WAIT_LICENSES),
         (sys::WAIT_ASSOC_JOB_LIMIT, sys::WAIT_ASSOC_TIME_LIMIT),
         (sys::WAIT_QOS_JOB_LIMIT, sys::WAIT_QOS_TIME_LIMIT),
         (sys::WAIT_QOS, sys::WAIT_ACCOUNT),
@@ -168,8 +171,7 @@ pub fn is_limit_reason(reason: u32) -> bool {
         (sys::WAIT_ASSOC_GRP_UNK, sys::WAIT_QOS_MAX_SUB_JOB_PER_ACCT),
         (sys::WAIT_ACCOUNT_POLICY, sys::WAIT_ACCOUNT_POLICY),
     ];
-    LIMITS
-        .iter()
+    OWN.iter()
         .any(|(first, last)| (*first..=*last).contains(&reason))
 }
 

@@ -5,6 +5,7 @@ use std::ptr;
 use bftrainer::sys;
 
 use super::{Slurm, SlurmError, check, records, text, unchanged};
+use crate::classes::NodeTraits;
 
 /// A node's base state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub struct NodeRecord {
     /// It bears a flag other than completing and planned: drained, not
     /// responding, reserved, in maintenance, powered down ...
     pub flagged: bool,
+    /// What it has that tasks may ask for.
+    pub traits: NodeTraits,
 }
 
 /// A reservation that has not ended.
@@ -111,6 +114,22 @@ fn node_record(node: &sys::node_info_t) -> Option<NodeRecord> {
         base,
         completing: node.node_state & sys::BFT_NODE_STATE_COMPLETING != 0,
         flagged: node.node_state & sys::NODE_STATE_FLAGS & !harmless != 0,
+        traits: node_traits(node),
         name,
     })
+}
+
+fn node_traits(node: &sys::node_info_t) -> NodeTraits {
+    // Where no feature was ever changed, all are active.
+    let active = match node.features_act.is_null() {
+        true => node.features,
+        false => node.features_act,
+    };
+    NodeTraits::new(
+        &text::owned(active),
+        &text::owned(node.gres),
+        u32::from(node.cpus),
+        node.real_memory,
+        node.tmp_disk,
+    )
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use bftrainer_core::allocation::{Allocator, DpSolver, Problem, Solution, published_bound};
 use clap::{Args, ValueEnum};
 
-use crate::solver::{self, MilpSolver, Settings};
+use crate::solver::{MilpSolver, Settings};
 use instance::{Answer, Instance, InstanceError};
 use lines::Line;
 
@@ -193,7 +193,8 @@ impl Solvers {
             Choice::Dp if !problem.is_uniform() => return Err(InstanceError::NotUniform),
             Choice::Auto if !problem.is_uniform() => {
                 let limit = self.limit;
-                let begin = || solver::allocator(Settings::default(), limit);
+                let milp = || MilpSolver::new(Settings::default(), limit);
+                let begin = || Allocator::new(Box::new(milp()));
                 let allocator = self.allocator.get_or_insert_with(begin);
                 allocator.solve(problem).clone()
             }

@@ -11,8 +11,7 @@
 //!       Milp        bound, local search, HiGHS on the rest        (milp, pieces, highs)
 //! ```
 //!
-//! [`allocator`] puts it together. Its `solve` may take as long as the limit, so the daemon asks
-//! through a [`SolverThread`], whose answers come as messages.
+//! A decision may take as long as the limit: whoever asks must be able to wait for that.
 
 pub mod child;
 pub mod frame;
@@ -20,29 +19,25 @@ pub mod highs;
 pub mod milp;
 mod pieces;
 pub mod process;
-mod thread;
 
 use std::time::{Duration, Instant};
 
 use bftrainer_core::allocation::{
-    Allocator, Fault, GeneralSolver, Problem, Solution, Solver, ValueTable, heuristic, relative_gap,
+    Fault, GeneralSolver, Problem, Solution, Solver, ValueTable, heuristic, relative_gap,
 };
 
 pub use process::Settings;
 use process::{Heard, Process};
-pub use thread::SolverThread;
 
 /// Time limit of a decision unless set otherwise.
 pub const DEFAULT_LIMIT: Duration = Duration::from_millis(500);
 
+/// Address space of the process unless set otherwise, MiB: many times what a hundred trainers on
+/// thousands of nodes take.
+pub const DEFAULT_MEMORY_MB: u64 = 1024;
+
 /// Greedy and local search in the solver's place take this long at most.
 const FALLBACK: Duration = Duration::from_millis(20);
-
-/// An allocator that answers every problem: nodes that are alike by the dynamic program at once,
-/// the others by the mixed-integer program within `limit`.
-pub fn allocator(settings: Settings, limit: Duration) -> Allocator {
-    Allocator::new(Box::new(MilpSolver::new(settings, limit)))
-}
 
 /// The mixed-integer program in a process of its own.
 #[derive(Debug)]
@@ -83,6 +78,9 @@ impl MilpSolver {
             }
         };
         solution.seconds = start.elapsed().as_secs_f64();
+        if let Some(fault) = solution.fault {
+            log::warn!("a decision is {} ({})", solution.quality(), fault.name());
+        }
         Some(solution)
     }
 

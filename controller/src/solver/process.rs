@@ -24,12 +24,11 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// This very executable, even if another one has taken its place on disk, and 1 GiB: many
-    /// times what a hundred trainers on thousands of nodes take.
+    /// This very executable, even if another one has taken its place on disk.
     fn default() -> Self {
         Self {
             program: PathBuf::from("/proc/self/exe"),
-            memory_mb: 1024,
+            memory_mb: super::DEFAULT_MEMORY_MB,
         }
     }
 }

@@ -1,98 +1,89 @@
 //! Says in a sentence why a trainer gets what it gets: what the change is worth over the horizon,
-//! and what it costs. The numbers are given in the unit of the reader's choice.
+//! and what it costs.
 
 use super::problem::{Problem, Share};
 
-/// What the nodes are worth, in a unit that readers know.
+/// What a sentence says that the problem does not know.
 #[derive(Clone, Copy)]
-pub struct Worth<'a> {
-    /// The unit, as "samples"; may be empty.
-    pub unit: &'a str,
-    /// Units per second on a share.
-    pub per_s: &'a dyn Fn(Share) -> f64,
+pub struct Words<'a> {
+    /// The trainer's throughput on a share, samples per second.
+    pub samples_per_s: &'a dyn Fn(Share) -> f64,
+    /// Why growing costs nothing, where it does: "nothing running that would have to restart".
+    pub free_restart: &'a str,
 }
 
 impl Problem {
     /// Why trainer `j` gets `to`, as "6 -> 8 nodes: 2 more are worth 1840 samples over 60 s
     /// against a restart of 3.1 s". Panics when there is no trainer `j`.
-    pub fn explain(&self, j: usize, to: Share, worth: Worth) -> String {
+    pub fn explain(&self, j: usize, to: Share, words: Words) -> String {
         let demand = &self.trainers[j];
         let from = demand.current;
-        let over = |share: Share| (worth.per_s)(share) * self.horizon_s;
-        let amount = |value: f64| {
-            let unit = match worth.unit {
-                "" => String::new(),
-                unit => format!(" {unit}"),
-            };
-            format!("{value:.0}{unit} over {:.0} s", self.horizon_s)
-        };
-        let restart = match demand.rescale_s(to) {
-            0.0 => "with nothing running that would have to restart".to_owned(),
-            restart_s => format!("against a restart of {restart_s:.1} s"),
-        };
+        let over = |share: Share| (words.samples_per_s)(share) * self.horizon_s;
+        let amount = |value: f64| format!("{value:.0} samples over {:.0} s", self.horizon_s);
+        let lead = self.lead(from, to);
         if from.nodes > 0 && to.nodes > 0 && from.class != to.class {
             return format!(
-                "{} -> {}: they are worth {}, {:.0} before, {restart}",
-                self.described(from),
-                self.described(to),
+                "{lead}: they are worth {}, {:.0} before, {}",
                 amount(over(to)),
                 over(from),
+                self.against(j, to, words),
             );
         }
-        let lead = self.lead(from, to);
         if to.nodes > from.nodes {
             let more = to.nodes - from.nodes;
             let gain = amount(over(to) - over(from));
             let verb = if more == 1 { "is" } else { "are" };
-            format!("{lead}: {more} more {verb} worth {gain} {restart}")
+            let against = self.against(j, to, words);
+            format!("{lead}: {more} more {verb} worth {gain} {against}")
+        } else if to.nodes < from.nodes && from.nodes < demand.min {
+            let (has, min) = (from.nodes, demand.min);
+            format!("{lead}: {has} are fewer than its min of {min}")
+        } else if from.nodes > demand.max {
+            format!("{lead}: it may have {} at most", demand.max)
         } else if to.nodes < from.nodes {
-            let loss = amount(over(from) - over(to));
             format!(
-                "{lead}: {} fewer cost {loss} and a restart of {:.1} s; others gain more from them",
+                "{lead}: {} fewer cost {} and a restart of {:.1} s; others gain more from them",
                 from.nodes - to.nodes,
+                amount(over(from) - over(to)),
                 demand.rescale_s(to),
             )
         } else if to.nodes == 0 {
-            format!(
-                "{lead}: no {} nodes that it may use are worth more to it than to others",
-                demand.min.max(1)
-            )
+            let min = demand.min.max(1);
+            format!("{lead}: no {min} nodes that it may use are worth more to it than to others")
         } else if to.nodes >= demand.max {
             format!("{lead}: as many as it can use")
         } else {
             let next = Share::new(to.class, to.nodes + 1);
+            let gain = amount(over(next) - over(to));
             format!(
-                "{lead}: 1 more would be worth {} against a restart of {:.1} s",
-                amount(over(next) - over(to)),
-                demand.rescale_s(next),
+                "{lead}: 1 more would be worth {gain} {}",
+                self.against(j, next, words)
             )
         }
     }
 
-    /// The same in the unit of the objective.
-    pub fn explain_value(&self, j: usize, to: Share) -> String {
-        let worth = Worth {
-            unit: "",
-            per_s: &|share| self.trainers[j].rate_on(share),
-        };
-        self.explain(j, to, worth)
-    }
-
-    fn lead(&self, from: Share, to: Share) -> String {
-        let share = if to.nodes > 0 { to } else { from };
-        let class = match self.class_name(share) {
-            "" => String::new(),
-            name => format!("{name} "),
-        };
-        if from.nodes == to.nodes {
-            format!("stays at {} {class}nodes", to.nodes)
-        } else {
-            format!("{} -> {} {class}nodes", from.nodes, to.nodes)
+    /// What a change costs.
+    fn against(&self, j: usize, to: Share, words: Words) -> String {
+        match self.trainers[j].rescale_s(to) {
+            0.0 => format!("with {}", words.free_restart),
+            restart_s => format!("against a restart of {restart_s:.1} s"),
         }
     }
 
-    fn described(&self, share: Share) -> String {
-        format!("{} {} nodes", share.nodes, self.class_name(share))
+    fn lead(&self, from: Share, to: Share) -> String {
+        let class = |share| match self.class_name(share) {
+            "" => String::new(),
+            name => format!("{name} "),
+        };
+        let either = if to.nodes > 0 { to } else { from };
+        if from == to {
+            format!("stays at {} {}nodes", to.nodes, class(either))
+        } else if from.nodes > 0 && to.nodes > 0 && from.class != to.class {
+            let (before, after) = (class(from), class(to));
+            format!("{} {before}nodes -> {} {after}nodes", from.nodes, to.nodes)
+        } else {
+            format!("{} -> {} {}nodes", from.nodes, to.nodes, class(either))
+        }
     }
 
     fn class_name(&self, share: Share) -> &str {
@@ -121,13 +112,16 @@ mod tests {
         Problem::with_classes(classes.to_vec(), 60.0, vec![demand])
     }
 
-    fn said(from: Share, to: Share) -> String {
-        let problem = problem(from);
-        let worth = Worth {
-            unit: "samples",
-            per_s: &|share| problem.trainers[0].rate_on(share),
+    fn explained(problem: &Problem, to: Share) -> String {
+        let words = Words {
+            samples_per_s: &|share| problem.trainers[0].rate_on(share),
+            free_restart: "nothing running that would have to restart",
         };
-        problem.explain(0, to, worth)
+        problem.explain(0, to, words)
+    }
+
+    fn said(from: Share, to: Share) -> String {
+        explained(&problem(from), to)
     }
 
     #[test]
@@ -139,9 +133,9 @@ mod tests {
         let mut idle = problem(Share::NONE);
         idle.trainers[0].up_s = 0.0;
         assert_eq!(
-            idle.explain_value(0, Share::new(1, 2)),
-            "0 -> 2 h100 nodes: 2 more are worth 1944 over 60 s with nothing running that would \
-             have to restart"
+            explained(&idle, Share::new(1, 2)),
+            "0 -> 2 h100 nodes: 2 more are worth 1944 samples over 60 s with nothing running that \
+             would have to restart"
         );
     }
 
@@ -151,6 +145,22 @@ mod tests {
             said(Share::new(0, 2), Share::NONE),
             "2 -> 0 a100 nodes: 2 fewer cost 1080 samples over 60 s and a restart of 2.0 s; others \
              gain more from them"
+        );
+    }
+
+    #[test]
+    fn bounds_that_forbid_what_it_has_are_named() {
+        let mut few = problem(Share::new(0, 2));
+        few.trainers[0].min = 3;
+        assert_eq!(
+            explained(&few, Share::NONE),
+            "2 -> 0 a100 nodes: 2 are fewer than its min of 3"
+        );
+        let mut many = problem(Share::new(0, 2));
+        many.trainers[0].max = 1;
+        assert_eq!(
+            explained(&many, Share::new(0, 1)),
+            "2 -> 1 a100 nodes: it may have 1 at most"
         );
     }
 

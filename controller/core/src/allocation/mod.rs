@@ -20,7 +20,7 @@ pub use bound::{Prices, bound, estimate_prices, survivors};
 pub use dp::{DpSolver, Rules, Ties, published_bound};
 pub use error::{Infeasible, MAX_SECONDS, MAX_SPEED, ProblemError};
 pub use exhaustive::enumerate;
-pub use explain::Worth;
+pub use explain::Words;
 pub use problem::{Cap, MAX_VALUES, NodeClass, Problem, Share, TrainerDemand};
 pub use reduce::{Reduced, reduce};
 pub use search::{Search, greedy};

@@ -48,6 +48,7 @@ pub(super) fn bears_on_decisions(event: &Event) -> bool {
         Event::TrainerArrived(_)
         | Event::TrainerChanged(_)
         | Event::TrainerGone { .. }
+        | Event::NodeClass { .. }
         | Event::WorkerFound { .. }
         | Event::PlaceFailed { .. } => true,
         Event::PoolDoubted

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::node::NodeId;
+use crate::node::{ClassId, ClassInfo, NodeId};
 use crate::trainer::{TrainerId, TrainerInfo};
 
 /// Something that happened.
@@ -16,6 +16,16 @@ pub enum Event {
         left: Vec<NodeId>,
         /// Nodes whose planned ends changed.
         hole_ends: Vec<(NodeId, Option<f64>)>,
+    },
+    /// Nodes are of a class from now on. Nodes of which nothing is said are of class 0, which has
+    /// no name and speed 1.
+    NodeClass {
+        /// The class.
+        class: ClassId,
+        /// What is known of it.
+        info: ClassInfo,
+        /// Its new nodes, in the pool or not.
+        nodes: Vec<NodeId>,
     },
     /// Slurm has just given out nodes: until [`Event::PoolSeen`], free nodes may
     /// be taken already and are left alone.

@@ -10,13 +10,15 @@ use crate::trainer::TrainerId;
 const NAMED_NODES: usize = 4;
 
 /// Why a trainer loses a node whatever it is worth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Forced {
     Left,
     ExpectedBack,
     Quarantined,
-    /// The trainer's program has failed there.
-    Avoided,
+    /// Its program failed there, as these words say.
+    Avoided(String),
+    /// The site lets it have no such nodes.
+    Unfit,
 }
 
 impl Engine {
@@ -57,7 +59,7 @@ impl Engine {
 
 impl Forced {
     /// "n1, n2, n3, n4 and 3 more left the pool".
-    fn sentence(self, nodes: &[NodeId], names: &NodeNames) -> String {
+    fn sentence(&self, nodes: &[NodeId], names: &NodeNames) -> String {
         let named = nodes.iter().take(NAMED_NODES);
         let named: Vec<&str> = named.map(|node| names.name(*node)).collect();
         let mut subject = named.join(", ");
@@ -69,7 +71,10 @@ impl Forced {
             Forced::Left => format!("{subject} left the pool"),
             Forced::ExpectedBack => format!("{subject} {is} expected back"),
             Forced::Quarantined => format!("{subject} {is} in quarantine"),
-            Forced::Avoided => format!("{subject} {is} avoided after a failure there"),
+            Forced::Avoided(reason) => {
+                format!("{subject} {is} avoided after a failure there ({reason})")
+            }
+            Forced::Unfit => format!("{subject} {is} not what it asks for"),
         }
     }
 }

@@ -1,12 +1,12 @@
 //! From assigned nodes to running ranks: placements, and one generation after
 //! the other. The old generation trains on until the newcomers are ready.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::{Action, Engine, LossReason};
 use crate::node::NodeId;
 use crate::pool::{Phase, Worker};
-use crate::trainer::{Run, RunState, Trainer, TrainerId, TrainerState};
+use crate::trainer::{Run, RunState, TrainerId, TrainerState};
 
 /// An agent that was told to stop answers within the grace and this, seconds.
 const STOP_ANSWER_S: f64 = 10.0;
@@ -47,29 +47,28 @@ impl Engine {
 
     /// The trainers that are not as they shall be, each with its nodes: for all others
     /// there is nothing to do.
-    fn restless(&self) -> BTreeMap<TrainerId, Vec<NodeId>> {
-        let mut restless: BTreeMap<TrainerId, Vec<NodeId>> = BTreeMap::new();
-        let admitted = |trainer: &&Trainer| trainer.state == TrainerState::Admitted;
-        for trainer in self.trainers.values().filter(admitted) {
+    fn restless(&self) -> Vec<(TrainerId, Vec<NodeId>)> {
+        let unfinished = self.trainers.values().filter(|trainer| {
             let run = trainer.run.as_ref();
-            if !run.is_some_and(|run| run.state == RunState::Running && !run.lost_member) {
-                restless.insert(trainer.info.id, Vec::new());
-            }
-        }
+            let runs = run.is_some_and(|run| run.state == RunState::Running && !run.lost_member);
+            trainer.state == TrainerState::Admitted && !runs
+        });
+        let mut trainers: Vec<TrainerId> = unfinished.map(|trainer| trainer.info.id).collect();
         for node in self.pool.values().filter(|node| !node.is_at_rest()) {
-            for trainer in node.trainers() {
-                restless.entry(trainer).or_default();
-            }
+            trainers.extend(node.trainers());
         }
-        restless.retain(|trainer, _| {
+        trainers.sort_unstable();
+        trainers.dedup();
+        trainers.retain(|trainer| {
             let known = self.trainers.get(trainer);
             known.is_some_and(|known| known.state != TrainerState::Closing)
         });
+        let mut restless: Vec<_> = trainers.into_iter().map(|it| (it, Vec::new())).collect();
         if !restless.is_empty() {
             for (id, node) in &self.pool {
                 for trainer in node.trainers() {
-                    if let Some(nodes) = restless.get_mut(&trainer) {
-                        nodes.push(*id);
+                    if let Ok(index) = restless.binary_search_by_key(&trainer, |(it, _)| *it) {
+                        restless[index].1.push(*id);
                     }
                 }
             }
@@ -605,7 +604,6 @@ impl Engine {
 
     /// Deadlines of workers and generations.
     pub(super) fn check_deadlines(&mut self, now_s: f64) {
-        self.judge_failures(now_s);
         let (mut silent, mut still_there) = (Vec::new(), Vec::new());
         for (id, node) in &self.pool {
             if let Some(worker) = &node.worker
@@ -667,13 +665,13 @@ impl Engine {
 
     /// When something has to be done about a worker of whom nothing is heard.
     fn worker_deadline_s(&self, worker: &Worker) -> Option<f64> {
-        let is_closing = self
-            .trainers
-            .get(&worker.trainer)
-            .is_none_or(|known| known.state == TrainerState::Closing);
+        let is_closing = || {
+            let known = self.trainers.get(&worker.trainer);
+            known.is_none_or(|known| known.state == TrainerState::Closing)
+        };
         let patience_s = match worker.phase {
             Phase::Placed | Phase::Found => self.config.worker_start_timeout_s,
-            Phase::Leaving if !is_closing => LEAVE_AGAIN_S,
+            Phase::Leaving if !is_closing() => LEAVE_AGAIN_S,
             Phase::Stale => STOP_ANSWER_S,
             Phase::Leaving | Phase::Ready | Phase::Member => return None,
         };

@@ -1,25 +1,29 @@
 //! The engine: events in, actions out. It is deterministic and does no I/O, so
 //! that the daemon and the replay decide alike.
 //!
-//! `due` says when to decide, `decide` which trainer shall have which nodes,
-//! `membership` turns that into placements and generations, `faults` judges losses
+//! `due` says when to decide, `decide` and what it names which trainer shall have which
+//! nodes, `membership` turns that into placements and generations, `faults` judges losses
 //! and failures, `quarantine` keeps bad nodes out of use.
 
+mod admit;
+mod choose;
 mod decide;
 mod due;
 mod event;
 mod faults;
 mod forced;
+mod groups;
 mod membership;
+mod pose;
 mod quarantine;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::allocation::DpSolver;
+use crate::allocation::{Allocator, GeneralSolver, Solution};
 use crate::metric::Metric;
-use crate::node::{NodeId, NodeNames};
+use crate::node::{ClassId, ClassInfo, NodeId, NodeNames};
 use crate::pool::{Phase, PoolNode, Worker};
 use crate::trainer::{Run, RunState, Trainer, TrainerId, TrainerState};
 
@@ -36,6 +40,9 @@ pub struct EngineConfig {
     pub horizon_s: f64,
     /// What is maximised.
     pub metric: Metric,
+    /// Whether nodes that a trainer gets when it has to restart anyway, as it has lost
+    /// others, cost it nothing more. The paper's cost model charges them all the same.
+    pub joint_restarts: bool,
     /// Fewest trainers that are admitted when so many wait.
     pub min_trainers: usize,
     /// Free nodes with a shorter planned stay are left alone.
@@ -73,6 +80,7 @@ impl Default for EngineConfig {
         EngineConfig {
             horizon_s: 60.0,
             metric: Metric::default(),
+            joint_restarts: true,
             min_trainers: 30,
             min_hole_s: 60.0,
             plan_grid_s: 0.0,
@@ -92,11 +100,14 @@ impl Default for EngineConfig {
 }
 
 /// Pool, trainers and what is going on.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Engine {
     config: EngineConfig,
     /// The nodes' names.
     pub names: NodeNames,
+    classes: BTreeMap<ClassId, ClassInfo>,
+    /// The classes of nodes, in the pool or not.
+    class_of: BTreeMap<NodeId, ClassId>,
     pool: BTreeMap<NodeId, PoolNode>,
     trainers: BTreeMap<TrainerId, Trainer>,
     faults: NodeFaults,
@@ -106,8 +117,14 @@ pub struct Engine {
     join_events: u64,
     arrivals: u64,
     admissions: u64,
+    /// Decisions by how they came about.
+    outcomes: BTreeMap<String, u64>,
+    /// The number of each owner's last admission, by uid.
+    served: BTreeMap<u32, u64>,
     #[serde(skip)]
-    solver: DpSolver,
+    solver: Allocator,
+    #[serde(skip)]
+    last_round: Option<pose::Round>,
     #[serde(skip)]
     actions: Vec<Action>,
     #[serde(skip)]
@@ -130,6 +147,8 @@ impl Engine {
         Engine {
             config,
             names: NodeNames::default(),
+            classes: BTreeMap::new(),
+            class_of: BTreeMap::new(),
             pool: BTreeMap::new(),
             trainers: BTreeMap::new(),
             faults: NodeFaults::default(),
@@ -137,7 +156,10 @@ impl Engine {
             join_events: 0,
             arrivals: 0,
             admissions: 0,
-            solver: DpSolver::default(),
+            outcomes: BTreeMap::new(),
+            solver: Allocator::default(),
+            last_round: None,
+            served: BTreeMap::new(),
             actions: Vec::new(),
             decisions: Vec::new(),
             forced: Vec::new(),
@@ -145,6 +167,28 @@ impl Engine {
             facts_change_s: None,
             wake_at_s: None,
         }
+    }
+
+    /// Has nodes that are not alike, and limits that trainers share, taken care of by `solver`
+    /// from now on. Until then, and after the engine was read from a snapshot, greedy and local
+    /// search do that; where nodes are alike the exact dynamic program always does.
+    pub fn set_solver(&mut self, solver: Box<dyn GeneralSolver>) {
+        self.solver = Allocator::new(solver);
+    }
+
+    /// How many decisions came about how, as "optimal" or "greedy_after_crash".
+    pub fn outcomes(&self) -> &BTreeMap<String, u64> {
+        &self.outcomes
+    }
+
+    /// How many times the solver was asked.
+    pub fn times_decided(&self) -> u64 {
+        self.outcomes.values().sum()
+    }
+
+    /// The answer on which the last decision rests.
+    pub fn last_solution(&self) -> Option<&Solution> {
+        self.last_round.as_ref().map(|round| &round.solution)
     }
 
     /// Takes in all that changed at `now_s` (epoch seconds) as one event and
@@ -162,7 +206,10 @@ impl Engine {
             return wake_up.into_iter().collect();
         }
         self.wake_at_s = None;
-        self.check_deadlines(now_s);
+        self.judge_failures(now_s);
+        if is_awaited {
+            self.check_deadlines(now_s);
+        }
         self.decide_and_drive(now_s);
         self.wake_at_workers_deadlines();
         self.stop_nobody_who_is_gone();
@@ -198,6 +245,8 @@ impl Engine {
     pub fn set_config(&mut self, config: EngineConfig) {
         self.config = config;
         self.decision_due = true;
+        // Deadlines may have come nearer.
+        self.wake_at_s = Some(f64::MIN);
     }
 
     /// The pool's nodes.
@@ -225,13 +274,12 @@ impl Engine {
     /// From when on the node's planned end forbids its use, epoch seconds: a
     /// worker that is there leaves just in time, a new one needs longer.
     fn unusable_at_s(&self, node: &PoolNode) -> Option<f64> {
+        let end_s = node.hole_end_s?;
         let stays = node
             .assigned
             .filter(|trainer| node.keeps_worker_of(*trainer));
         match stays {
-            Some(trainer) => node
-                .hole_end_s
-                .map(|end_s| end_s - self.vacate_lead_s(trainer)),
+            Some(trainer) => Some(end_s - self.vacate_lead_s(trainer)),
             None => self
                 .last_start_s(node)
                 .map(|time_s| time_s - self.start_lead_s()),
@@ -289,6 +337,11 @@ impl Engine {
                         pool_node.hole_end_s = hole_end_s;
                     }
                 }
+            }
+            Event::NodeClass { class, info, nodes } => {
+                self.classes.insert(class, info);
+                self.class_of
+                    .extend(nodes.into_iter().map(|node| (node, class)));
             }
             Event::PoolDoubted => self.pool_in_doubt = true,
             Event::PoolSeen => return std::mem::take(&mut self.pool_in_doubt),

@@ -149,6 +149,7 @@ impl Engine {
 
     /// Takes over what an earlier engine knew against nodes.
     pub fn remember_faults(&mut self, faults: NodeFaults) {
+        self.decision_due = true;
         self.faults = faults;
     }
 
@@ -226,18 +227,28 @@ impl Engine {
             .flat_map(|it| [it.until_s, it.until_s + self.config.quarantine_max_s])
     }
 
-    /// The nodes among `usable` that trainers keep off, by trainer.
+    /// The nodes among `usable` that trainers keep off, by trainer: nodes that they have
+    /// excluded, and those where they have failed.
     pub(super) fn kept_off(
         &self,
         now_s: f64,
         usable: impl Iterator<Item = NodeId>,
     ) -> BTreeMap<TrainerId, BTreeSet<NodeId>> {
         let mut kept_off: BTreeMap<TrainerId, BTreeSet<NodeId>> = BTreeMap::new();
-        if self.faults.programs.is_empty() {
+        let trainers = self.trainers.values().map(|known| &known.info);
+        let excluding: Vec<_> = trainers
+            .filter(|info| !info.terms.excluded.is_empty())
+            .collect();
+        if excluding.is_empty() && self.faults.programs.is_empty() {
             return kept_off;
         }
         for node in usable {
-            for (trainer, _) in self.avoided_by(node, now_s) {
+            let excluding = excluding
+                .iter()
+                .filter(|info| info.terms.excluded.contains(&node));
+            let excluding = excluding.map(|info| info.id);
+            let avoiding = self.avoided_by(node, now_s).map(|(trainer, _)| trainer);
+            for trainer in excluding.chain(avoiding) {
                 kept_off.entry(trainer).or_default().insert(node);
             }
         }

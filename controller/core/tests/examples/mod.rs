@@ -1,6 +1,7 @@
 //! What the engine does in plain situations, one sentence each. The bench obeys
 //! actions at once, or leaves them to the test.
 
+mod classes;
 mod faults;
 mod generations;
 mod placement;
@@ -9,7 +10,7 @@ use bftrainer_core::curve::Curve;
 use bftrainer_core::engine::{Action, Decision, Engine, EngineConfig, Event, LossReason, Outcome};
 use bftrainer_core::node::NodeId;
 use bftrainer_core::pool::Phase;
-use bftrainer_core::trainer::{Run, RunState, Trainer, TrainerId, TrainerInfo};
+use bftrainer_core::trainer::{Run, RunState, Terms, Trainer, TrainerId, TrainerInfo};
 
 /// An engine, its clock, when it wants to be called, and what it has decided.
 struct Bench {
@@ -173,6 +174,7 @@ fn info(id: u32, min_nodes: u32, max_nodes: u32) -> TrainerInfo {
         up_s: 1.0,
         down_s: 1.0,
         max_stay_s: None,
+        terms: Terms::default(),
     }
 }
 

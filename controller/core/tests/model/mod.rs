@@ -6,6 +6,7 @@
 
 mod agents;
 mod checks;
+pub mod classes;
 mod dice;
 pub mod ops;
 mod programs;
@@ -16,10 +17,11 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use bftrainer_core::engine::{Action, Engine, EngineConfig, Event};
-use bftrainer_core::node::NodeId;
+use bftrainer_core::node::{ClassId, NodeId};
 use bftrainer_core::trainer::{TrainerId, TrainerInfo};
 
 use agents::Agent;
+use classes::Limits;
 use dice::Dice;
 
 /// How a world begins.
@@ -33,6 +35,9 @@ pub struct Setup {
     pub faults: bool,
     /// Whether programs report progress.
     pub progress: bool,
+    /// How many classes of nodes there are.
+    pub classes: u32,
+    pub limits: Limits,
     /// Whether decisions look so far ahead that restarts cost nothing.
     pub free_restarts: bool,
 }
@@ -65,6 +70,9 @@ pub struct World {
     told_in_doubt: bool,
     queue: BinaryHeap<Planned>,
     planned: u64,
+    classes: u32,
+    limits: Limits,
+    class_of: BTreeMap<NodeId, ClassId>,
     nodes: BTreeMap<NodeId, Node>,
     trainers: BTreeMap<TrainerId, Program>,
     tasks: BTreeMap<u64, Task>,
@@ -254,6 +262,11 @@ impl World {
             told_in_doubt: false,
             queue: BinaryHeap::new(),
             planned: 0,
+            classes: setup.classes,
+            limits: setup.limits,
+            class_of: (0..setup.nodes)
+                .map(|n| (NodeId(n), ClassId(n * 2 / 3 % setup.classes)))
+                .collect(),
             nodes: (0..setup.nodes)
                 .map(|n| (NodeId(n), Node::default()))
                 .collect(),
@@ -264,6 +277,7 @@ impl World {
             is_traced: std::env::var_os("BFT_TRACE").is_some(),
         };
         world.plan(LOOK_S, What::Look);
+        world.inbox = world.class_events();
         world
     }
 
@@ -291,8 +305,7 @@ impl World {
 
     /// Rebuilds the engine from a snapshot, to live on beside the old one.
     pub fn take_snapshot(&mut self) {
-        let snapshot = serde_json::to_string(&self.engine).unwrap();
-        self.twin = Some(serde_json::from_str(&snapshot).unwrap());
+        self.twin = Some(copy(&self.engine));
     }
 
     /// Whether the engine and its twin, if there is one, are in the same state.
@@ -464,6 +477,12 @@ impl World {
             eprintln!("{:.3} {}", self.now_s, line());
         }
     }
+}
+
+/// An engine rebuilt from a snapshot.
+fn copy(engine: &Engine) -> Engine {
+    let snapshot = serde_json::to_string(engine).unwrap();
+    serde_json::from_str(&snapshot).unwrap()
 }
 
 /// An engine that knows the nodes' names, whose order is not that of the numbers.

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use bftrainer_core::curve::Curve;
 use bftrainer_core::engine::{EngineConfig, Event};
 use bftrainer_core::node::NodeId;
-use bftrainer_core::trainer::{TrainerId, TrainerInfo};
+use bftrainer_core::trainer::{Terms, TrainerId, TrainerInfo};
 use proptest::prelude::*;
 
 use super::agents::RanksState;
+use super::classes::{Asks, Limits};
 use super::{PROGRESS_S, Plan, Program, Setup, What, World};
 
 /// Something from outside. Small numbers choose among what is there.
@@ -37,6 +38,12 @@ pub enum Op {
         more: u8,
         weight: u8,
         parallel: u8,
+        asks: Asks,
+    },
+    /// A node's features change.
+    Reclass {
+        node: u8,
+        class: u8,
     },
     Resize {
         trainer: u8,
@@ -105,9 +112,12 @@ pub fn fair() -> impl Strategy<Value = Op> {
             .prop_map(|(first, count, stay_s)| Op::Free { first, count, stay_s }),
         3 => (number, count.clone()).prop_map(|(first, count)| Op::Take { first, count }),
         3 => (number, count, end_s).prop_map(|(first, count, in_s)| Op::Plan { first, count, in_s }),
-        4 => (0u8..3, 1u8..5, 0u8..8, 1u8..4, 0u8..100).prop_map(
-            |(owner, min, more, weight, parallel)| Op::Submit { owner, min, more, weight, parallel }
+        4 => (0u8..3, 1u8..5, 0u8..8, 1u8..4, 0u8..100, asks()).prop_map(
+            |(owner, min, more, weight, parallel, asks)| {
+                Op::Submit { owner, min, more, weight, parallel, asks }
+            }
         ),
+        1 => (number, number).prop_map(|(node, class)| Op::Reclass { node, class }),
         2 => (number, 1u8..5, 0u8..8)
             .prop_map(|(trainer, min, more)| Op::Resize { trainer, min, more }),
         1 => number.prop_map(|trainer| Op::Cancel { trainer }),
@@ -115,6 +125,12 @@ pub fn fair() -> impl Strategy<Value = Op> {
         1 => Just(Op::Doubt),
         1 => Just(Op::Snapshot),
     ]
+}
+
+fn asks() -> impl Strategy<Value = Asks> {
+    let classes = prop_oneof![Just(0u8), 1u8..8];
+    let excluded = proptest::option::weighted(0.1, any::<u8>());
+    (classes, excluded).prop_map(|(classes, excluded)| Asks { classes, excluded })
 }
 
 /// The same, and whatever can go wrong.
@@ -142,8 +158,13 @@ pub fn setups(faults: bool) -> impl Strategy<Value = Setup> {
         prop_oneof![4 => Just(5.0), 2 => Just(5.3), 1 => Just(90.1)],
         prop_oneof![2 => Just((0.0, 0.0)), 1 => Just((60.0, 30.0))],
     );
-    (any::<u64>(), 3u32..17, begin_s, limits, any::<bool>()).prop_map(
-        move |(seed, nodes, begin_s, limits, progress)| {
+    let limit = || proptest::option::weighted(0.2, 0u32..12);
+    let site = (
+        prop_oneof![2 => Just(1u32), 1 => Just(2), 1 => Just(3)],
+        (limit(), limit()).prop_map(|(all, per_owner)| Limits { all, per_owner }),
+    );
+    (any::<u64>(), 3u32..17, begin_s, limits, any::<bool>(), site).prop_map(
+        move |(seed, nodes, begin_s, limits, progress, (classes, site_limits))| {
             let (min_trainers, worker_start_timeout_s, vacate_lead_s, plan) = limits;
             let (plan_grid_s, plan_wait_s) = plan;
             Setup {
@@ -161,6 +182,8 @@ pub fn setups(faults: bool) -> impl Strategy<Value = Setup> {
                 },
                 faults,
                 progress,
+                classes,
+                limits: site_limits,
                 free_restarts: false,
             }
         },
@@ -214,8 +237,17 @@ impl World {
                 more,
                 weight,
                 parallel,
+                asks,
             } => {
-                self.submit(info(owner, min, more, weight, parallel));
+                let terms = self.terms(owner, asks);
+                self.submit(TrainerInfo {
+                    terms,
+                    ..info(owner, min, more, weight, parallel)
+                });
+            }
+            Op::Reclass { node, class } => {
+                let node = self.block(node, 1)[0];
+                self.reclass(node, class);
             }
             Op::Resize { trainer, min, more } => self.resize(trainer, min, more),
             Op::Cancel { trainer } => {
@@ -382,5 +414,6 @@ fn info(owner: u8, min: u8, more: u8, weight: u8, parallel: u8) -> TrainerInfo {
         up_s: 20.0,
         down_s: 10.0,
         max_stay_s: None,
+        terms: Terms::default(),
     }
 }

@@ -58,7 +58,12 @@ impl World {
         if trainer.state != TrainerState::Admitted {
             return None;
         }
-        let free = self
+        let held: Vec<NodeId> = self
+            .assigned()
+            .into_iter()
+            .filter_map(|(node, owner)| (owner == id).then_some(node))
+            .collect();
+        let free: Vec<NodeId> = self
             .engine
             .pool()
             .iter()
@@ -67,13 +72,18 @@ impl World {
                 pool_node.assigned.is_none()
                     && engine.is_usable(**node, self.now_s)
                     && engine.avoidance_of(id, **node, self.now_s).is_none()
+                    && self.may_have(id, **node)
             })
-            .count() as u32;
-        let has = self
-            .assigned()
-            .values()
-            .filter(|owner| **owner == id)
-            .count() as u32;
+            .map(|(node, _)| *node)
+            .collect();
+        // Without nodes it could have any that are alike, else more of the same.
+        let like = held.first().map_or(&free[..], std::slice::from_ref);
+        let alike = like.iter().map(|like| {
+            let free = free.iter().filter(|node| self.are_alike(*like, **node));
+            free.count() as u32
+        });
+        let free = alike.max().unwrap_or(0).min(self.left_of_caps(id));
+        let has = held.len() as u32;
         let info = &trainer.info;
         let objective = self.config.metric.objective(&info.curve, 1.0);
         let cost = trainer.up_s() * objective.value(has);

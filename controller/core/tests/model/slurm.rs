@@ -394,7 +394,7 @@ impl World {
                 returning.push(*id);
             }
         }
-        let mut events = Vec::new();
+        let mut events = self.class_events();
         for (id, program) in &mut self.trainers {
             program.started = 0;
             events.push(Event::TrainerArrived(program.info.clone()));

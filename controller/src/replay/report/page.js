@@ -1,0 +1,53 @@
+// Draws the charts of a replay's report; `report` is the data that the page carries.
+"use strict";
+// The charts that are drawn, by the name of their place.
+const charts = {};
+(() => {
+  const colour = (name) => () =>
+    getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const [ink, rule] = [colour("--ink"), colour("--rule")];
+  const place = (id) => document.getElementById(id);
+  const size = (id) => ({ width: place(id).clientWidth, height: 280 });
+  const axis = (label, size) =>
+    ({ label, size, stroke: ink, grid: { stroke: rule }, ticks: { stroke: rule } });
+  const draw = (id, options, data) => {
+    if (data[0].length > 0) charts[id] = new uPlot({ ...size(id), ...options }, data, place(id));
+  };
+  const line = (label, stroke, fill) => ({ label, stroke, fill, width: 1, points: { show: false } });
+  // What holds from one time to the next.
+  const step = (...of) => ({ ...line(...of), paths: uPlot.paths.stepped({ align: 1 }) });
+  const s = report.series;
+  // One trainer's nodes upon the other's; the tallest is drawn first, the others before it. Names
+  // below the chart would be too many: the first two, all idle and all used nodes, are shown.
+  const stacked = [];
+  s.lanes.forEach((lane) => {
+    const below = stacked.at(-1);
+    stacked.push(lane.map((nodes, i) => nodes + (below ? below[i] : 0)));
+  });
+  const hue = (lane) => `hsl(${(lane * 137) % 360} 45% 55%)`;
+  const lanes = stacked.map((_, lane) => step("used", hue(lane), hue(lane)));
+  draw("pool", {
+    axes: [axis(), axis("nodes")],
+    series: [{}, step("idle", "#8a8a8a", "#8a8a8a44"), ...lanes.reverse()],
+  }, [s.time_s, s.pool, ...stacked.reverse()]);
+  draw("rate", {
+    axes: [axis(), axis("samples per second", 80)],
+    series: [{}, step("rate", "#2ca02c")],
+  }, [s.time_s, s.rate_per_s]);
+  draw("done", {
+    axes: [axis(), axis("trainers")],
+    series: [{}, step("admitted, not done", "#ff7f0e"), step("with nodes", "#9467bd")],
+  }, [s.time_s, s.trainers, s.running]);
+  const h = report.holes;
+  draw("holes", {
+    scales: { x: { time: false, distr: 3 } },
+    axes: [axis("hole, seconds"), axis("share, %")],
+    series: [{ label: "from s" }, line("of the holes", "#8a8a8a"),
+             line("of the idle node-time", "#1f77b4")],
+  }, [h.from_s, h.share, h.node_time_share]);
+  const redraw = () => Object.values(charts).forEach((chart) => chart.redraw());
+  addEventListener("resize",
+    () => Object.entries(charts).forEach(([id, chart]) => chart.setSize(size(id))));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  matchMedia("print").addEventListener("change", redraw);
+})();

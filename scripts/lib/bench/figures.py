@@ -1,0 +1,51 @@
+"""Samples of seconds and how they are shown."""
+
+import sys
+import time
+
+
+def quantile(values, q):
+    """Nearest rank; None when there are none."""
+    ordered = sorted(values)
+    return ordered[round((len(ordered) - 1) * q)] if ordered else None
+
+
+def summary(values_s):
+    """Median, 95 % and maximum, seconds, and how many there are."""
+    return {
+        "n": len(values_s),
+        "p50_s": rounded(quantile(values_s, 0.5)),
+        "p95_s": rounded(quantile(values_s, 0.95)),
+        "max_s": rounded(quantile(values_s, 1.0)),
+    }
+
+
+def rounded(number):
+    return None if number is None else round(number, 3)
+
+
+def table(head, rows):
+    """Lines of a Markdown table."""
+    lines = ["| {} |".format(" | ".join(head)), "|" + "---|" * len(head)]
+    return lines + ["| {} |".format(" | ".join(row)) for row in rows]
+
+
+def cells(shown):
+    """A summary's cells."""
+    numbers = [shown[name] for name in ("p50_s", "p95_s", "max_s")]
+    return [str(shown["n"])] + ["-" if n is None else "{:.2f}".format(n) for n in numbers]
+
+
+SUMMARY_HEAD = ["samples", "median", "95 %", "maximum"]
+
+
+class Progress:
+    """Lines on standard error: what is being measured, since when."""
+
+    def __init__(self, name):
+        self.name = name
+        self.began_s = time.monotonic()
+
+    def say(self, text):
+        passed_s = time.monotonic() - self.began_s
+        print("{}: {:4.0f} s  {}".format(self.name, passed_s, text), file=sys.stderr, flush=True)
