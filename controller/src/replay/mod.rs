@@ -53,7 +53,7 @@ const BAR_STEPS: u64 = 1000;
 /// Runs the command.
 pub fn command(args: &Args) -> ExitCode {
     match replay(args) {
-        Ok(text) => crate::trace::print(&text),
+        Ok(text) => crate::stdout::print(&(text + "\n")),
         Err(error) => {
             eprintln!("bftrainer replay: {error}");
             ExitCode::FAILURE
