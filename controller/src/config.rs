@@ -242,8 +242,8 @@ impl Config {
 }
 
 impl Config {
-    /// Takes from `old` what can't change while the daemon runs; the names of
-    /// those settings that differ.
+    /// Takes from `old` what can't change while the daemon runs, and what follows from it;
+    /// the names of those settings that differ.
     pub fn keep_fixed(&mut self, old: &Config) -> Vec<&'static str> {
         let mut kept = Vec::new();
         macro_rules! keep {
@@ -262,6 +262,7 @@ impl Config {
             metrics,
             heartbeat_s
         );
+        self.engine.collateral_window_s = old.engine.collateral_window_s;
         kept
     }
 }
@@ -372,6 +373,16 @@ mod tests {
         assert_eq!(parse("").unwrap().engine.collateral_window_s, 8.0);
         let config = parse("heartbeat_s = 30\n").unwrap();
         assert_eq!(config.engine.collateral_window_s, 92.0);
+    }
+
+    #[test]
+    fn what_follows_from_a_setting_that_needs_a_restart_stays_as_well() {
+        let old = parse("").unwrap();
+        let mut new = parse("heartbeat_s = 30\nhorizon_s = 90\n").unwrap();
+        assert_eq!(new.keep_fixed(&old), ["heartbeat_s"]);
+        assert_eq!(new.heartbeat_s, 2.0);
+        assert_eq!(new.engine.collateral_window_s, 8.0);
+        assert_eq!(new.engine.horizon_s, 90.0);
     }
 
     #[test]
