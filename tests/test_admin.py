@@ -118,6 +118,13 @@ class Orders(ClusterTest):
         self.assertIn("except heartbeat_s, which need", self.cluster.controller_log())
         path.write_text(good)
         self.assertIn("is in force", self.admin("reload"))
+        row = self.wait_trains(trainer, 4, after=fewer)
+
+        path.write_text(good + "max_nodes_per_user = { default = 2 }\n")
+        self.admin("reload")
+        fewer = self.wait_trains(trainer, 2, after=row)
+        path.write_text(good)
+        self.admin("reload")
         self.wait_trains(trainer, 4, after=fewer)
 
     def test_history_shows_node_hours_by_day_user_and_account(self):

@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use bftrainer::wire::MISSED_HEARTBEATS;
 use bftrainer_core::engine::EngineConfig;
-use bftrainer_core::metric::Metric;
+use bftrainer_core::metric::{DEFAULT_EXPONENT, Metric};
 use thiserror::Error;
 
+#[cfg(test)]
+pub(crate) use reader::ALL_KEYS_FOR_TESTS;
 use reader::Reader;
 pub use sharing::Sharing;
 
@@ -129,6 +131,9 @@ impl Config {
     }
 
     /// Reads and checks the file at `path`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when it can't be read or anything in it is wrong.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let unreadable = |error| ConfigError::Unreadable {
             path: path.to_path_buf(),
@@ -144,13 +149,16 @@ impl Config {
     }
 
     /// Checks the text of a file that is named `path` in messages.
+    ///
+    /// # Errors
+    /// [`ConfigError::Problems`] with all that is wrong.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         let mut reader = Reader::new(text, path);
         let defaults = EngineConfig::default();
-        let exponent = reader.number("exponent", 0.8, 0.05..=1.0);
+        let exponent = reader.number("exponent", DEFAULT_EXPONENT, 0.05..=1.0);
         let floor = reader.number("efficiency_floor", 0.5, 0.01..=1.0);
-        let metrics = ["speedup", "throughput", "efficiency"];
-        let metric = match reader.one_of("metric", "speedup", &metrics) {
+        let names = ["speedup", "throughput", "efficiency"];
+        let metric = match reader.one_of("metric", "speedup", &names) {
             "throughput" => Metric::Throughput,
             "efficiency" => Metric::Efficiency { floor },
             _ => Metric::Speedup { exponent },
@@ -235,8 +243,8 @@ impl Config {
 }
 
 impl Config {
-    /// Takes from `old` what can't change while the daemon runs; the names of
-    /// those settings that differ.
+    /// Takes from `old` what can't change while the daemon runs, and what follows from it;
+    /// the names of those settings that differ.
     pub fn keep_fixed(&mut self, old: &Config) -> Vec<&'static str> {
         let mut kept = Vec::new();
         macro_rules! keep {
@@ -255,6 +263,7 @@ impl Config {
             metrics,
             heartbeat_s
         );
+        self.engine.collateral_window_s = old.engine.collateral_window_s;
         kept
     }
 }
@@ -290,12 +299,6 @@ fn is_name(text: &str) -> bool {
 
 fn is_absolute(text: &str) -> bool {
     Path::new(text).is_absolute()
-}
-
-/// Every setting.
-#[cfg(test)]
-pub fn all_keys_for_tests() -> &'static [&'static str] {
-    reader::ALL_KEYS_FOR_TESTS
 }
 
 #[cfg(test)]
@@ -375,6 +378,16 @@ mod tests {
     }
 
     #[test]
+    fn what_follows_from_a_setting_that_needs_a_restart_stays_as_well() {
+        let old = parse("").unwrap();
+        let mut new = parse("heartbeat_s = 30\nhorizon_s = 90\n").unwrap();
+        assert_eq!(new.keep_fixed(&old), ["heartbeat_s"]);
+        assert_eq!(new.heartbeat_s, 2.0);
+        assert_eq!(new.engine.collateral_window_s, 8.0);
+        assert_eq!(new.engine.horizon_s, 90.0);
+    }
+
+    #[test]
     fn broken_toml_names_its_line() {
         let error = parse("horizon_s = 60\nlease_s = = 3\n")
             .unwrap_err()
@@ -384,7 +397,7 @@ mod tests {
 
     #[test]
     fn every_setting_refuses_a_value_of_the_wrong_type() {
-        for key in reader::ALL_KEYS_FOR_TESTS {
+        for key in ALL_KEYS_FOR_TESTS {
             let error = parse(&format!("{key} = 1979-05-27\n"))
                 .unwrap_err()
                 .to_string();

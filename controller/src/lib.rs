@@ -4,6 +4,7 @@ pub mod config;
 pub mod replay;
 pub mod solve;
 pub mod solver;
+mod stdout;
 pub mod trace;
 
 #[cfg(feature = "slurm")]

@@ -207,7 +207,7 @@ mod tests {
             .flat_map(|row| row.name.split(',').map(str::to_owned).collect::<Vec<_>>())
             .map(|name| name.trim().trim_matches('`').to_owned())
             .collect();
-        let known: BTreeSet<String> = crate::config::all_keys_for_tests()
+        let known: BTreeSet<String> = crate::config::ALL_KEYS_FOR_TESTS
             .iter()
             .map(|key| (*key).to_owned())
             .collect();

@@ -124,9 +124,4 @@ mod tests {
         hint_to("no-such-host.invalid:6820");
         assert!(start.elapsed() < Duration::from_secs(1));
     }
-
-    #[test]
-    fn without_a_controller_nothing_is_sent() {
-        hint(&Args::parse([""; 0]));
-    }
 }

@@ -2,9 +2,9 @@
 //! configuration and the live site let trainers run at no cost to other jobs.
 //! Looks and says; changes nothing.
 
+mod accounting;
 mod host;
 mod partition;
-mod paying;
 mod plugin;
 mod plugstack;
 mod preemption;
@@ -166,7 +166,7 @@ fn judge_site(config: &Config, site: &Site, findings: &mut Findings) {
     partition::check(&subject, findings);
     sizes::check(&subject, findings);
     scheduling::check(&subject, findings);
-    paying::check(&subject, findings);
+    accounting::check(&subject, findings);
 }
 
 /// A finding that slurmctld does not answer.

@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use bftrainer::wire::{AdminCommand, Query, Request};
 use clap::{Args, Subcommand};
 
-use super::table::{self, Column, Kind, OutputArgs};
+use super::table::{Column, Kind, OutputArgs};
 use super::{ask, ask_and_show};
+use crate::stdout;
 
 /// Where the controller is to be found.
 #[derive(Debug, Args)]
@@ -83,7 +84,7 @@ pub fn admin(args: AdminArgs) -> ExitCode {
     ) {
         Ok(rows) => {
             let said = rows.iter().filter_map(|row| row["done"].as_str());
-            table::print(&said.map(|line| format!("{line}\n")).collect::<String>())
+            stdout::print(&said.map(|line| format!("{line}\n")).collect::<String>())
         }
         Err(error) => {
             eprintln!("bftrainer: {error}");

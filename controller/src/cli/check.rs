@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::table::{self, Column, Kind, OutputArgs, show_rows};
 use crate::check::{self, Finding, Severity};
 use crate::config::{Config, EX_CONFIG};
+use crate::stdout;
 
 /// `bftrainer check`: the configuration file, this host, and the live site.
 #[derive(Debug, Args)]
@@ -45,9 +46,9 @@ pub fn check(args: &CheckArgs) -> ExitCode {
     };
     let rows: Vec<Value> = findings.iter().map(Finding::row).collect();
     let printed = if output.json {
-        table::print(&table::json(&rows))
+        stdout::print(&table::json(&rows))
     } else {
-        table::print(&show_rows(&rows, CHECK, output))
+        stdout::print(&show_rows(&rows, CHECK, output))
     };
     let is_clean = findings.iter().all(|f| f.severity == Severity::Note);
     if is_clean { printed } else { ExitCode::FAILURE }

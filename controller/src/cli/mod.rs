@@ -20,6 +20,8 @@ pub use table::OutputArgs;
 use bftrainer::wire::{Query, Request};
 use table::{Column, Kind, show_rows};
 
+use crate::stdout;
+
 /// `bftrainer queue`: the trainers.
 #[derive(Debug, Args)]
 pub struct QueueArgs {
@@ -138,8 +140,8 @@ fn answer_with(
     render: impl FnOnce(&[serde_json::Value]) -> String,
 ) -> ExitCode {
     match ask::ask(Request::Query(query), output.config.as_deref()) {
-        Ok(rows) if output.json => table::print(&table::json(&rows)),
-        Ok(rows) => table::print(&render(&rows)),
+        Ok(rows) if output.json => stdout::print(&table::json(&rows)),
+        Ok(rows) => stdout::print(&render(&rows)),
         Err(error) => {
             eprintln!("bftrainer: {error}");
             ExitCode::FAILURE

@@ -1,9 +1,7 @@
 //! Rows in Slurm's manner: aligned columns, `-h` without the header, `-P` with
 //! `|` between the fields, `--json` as they came.
 
-use std::io::Write;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::{ArgAction, Args};
 use serde_json::Value;
@@ -131,21 +129,6 @@ pub fn parsable_rows(rows: &[Value], header: bool) -> String {
 pub fn json(rows: &[Value]) -> String {
     let text = serde_json::to_string_pretty(rows).unwrap_or_else(|_| "[]".to_owned());
     text + "\n"
-}
-
-/// Writes to standard output; a reader that has gone away is no error.
-pub fn print(text: &str) -> ExitCode {
-    let mut output = std::io::stdout().lock();
-    match output
-        .write_all(text.as_bytes())
-        .and_then(|()| output.flush())
-    {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            eprintln!("bftrainer: standard output: {error}");
-            ExitCode::FAILURE
-        }
-        _ => ExitCode::SUCCESS,
-    }
 }
 
 fn written(value: &Value, kind: Kind) -> String {

@@ -4,7 +4,7 @@ use bftrainer::wire::{AdminCommand, Answer};
 use bftrainer_core::engine::EngineConfig;
 use serde_json::json;
 
-use super::brain::Brain;
+use super::brain::{Brain, milp_solver};
 use super::orders::Mode;
 use crate::config::Config;
 
@@ -103,7 +103,10 @@ impl Brain {
         }
     }
 
-    /// Reads the configuration again; a wrong one changes nothing.
+    /// Reads the configuration again; a wrong one changes nothing. The sentence to say of it.
+    ///
+    /// # Errors
+    /// The sentence that says what is wrong.
     pub(super) fn reload(&mut self) -> Result<String, String> {
         let new = Config::read(&self.config.path)
             .map_err(|error| format!("the old configuration stays: {error}"))?;
@@ -118,6 +121,15 @@ impl Brain {
             plan_wait_s: f64::from(self.settings.backfill_interval_s),
             ..self.config.engine.clone()
         });
+        let solver_settings = |config: &Config| (config.solver_limit, config.solver_memory_mb);
+        if solver_settings(&self.config) != solver_settings(&old) {
+            self.engine.set_solver(milp_solver(&self.config));
+        }
+        self.classes.renew_speeds(&self.config.sharing);
+        let mut events = Vec::new();
+        self.observe_classes(&mut events);
+        self.review_trainers(&mut events);
+        self.immediate_events.extend(events);
         self.look_at_everything();
         let mut said = format!("configuration {} is in force", self.config.path.display());
         if !fixed.is_empty() {

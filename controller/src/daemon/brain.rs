@@ -130,6 +130,15 @@ pub(super) struct Brain {
     pub learned_kept_at_s: f64,
 }
 
+/// The solver as the settings want it.
+pub(super) fn milp_solver(config: &Config) -> Box<MilpSolver> {
+    let settings = solver::Settings {
+        memory_mb: config.solver_memory_mb,
+        ..solver::Settings::default()
+    };
+    Box::new(MilpSolver::new(settings, config.solver_limit))
+}
+
 impl Brain {
     /// A brain that has seen nothing of Slurm yet.
     pub fn new(
@@ -145,11 +154,7 @@ impl Brain {
             ..config.engine.clone()
         };
         let mut engine = Engine::new(engine);
-        let solver = solver::Settings {
-            memory_mb: config.solver_memory_mb,
-            ..solver::Settings::default()
-        };
-        engine.set_solver(Box::new(MilpSolver::new(solver, config.solver_limit)));
+        engine.set_solver(milp_solver(&config));
         node_faults::restore(&mut engine, memory.node_faults);
         for (program, profile) in memory.profiles {
             engine.remember_program(program, profile);
@@ -206,7 +211,7 @@ impl Brain {
     pub fn take(&mut self, now_s: f64, inputs: Vec<Input>) {
         self.mind_the_clock(now_s);
         self.integrate(now_s);
-        let mut events = Vec::new();
+        let mut events = std::mem::take(&mut self.immediate_events);
         let mut questions = Vec::new();
         for input in inputs {
             match input {

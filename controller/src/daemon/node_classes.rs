@@ -9,6 +9,7 @@ use bftrainer_core::trainer::{Terms, TrainerId};
 use super::brain::Brain;
 use super::tasks::Array;
 use crate::classes::{NodeTraits, Requirement};
+use crate::config::Sharing;
 
 /// The classes that were ever seen.
 #[derive(Debug, Default)]
@@ -31,6 +32,14 @@ impl NodeClasses {
             self.known.len() - 1
         });
         ClassId(index as u32)
+    }
+
+    /// Takes the classes' speeds from new settings; the engine is told of all nodes again.
+    pub(super) fn renew_speeds(&mut self, sharing: &Sharing) {
+        for (traits, info) in &mut self.known {
+            info.speed = sharing.speed(&traits.features);
+        }
+        self.of.clear();
     }
 
     /// The classes on which a task can run.
@@ -81,15 +90,16 @@ impl Brain {
             events.push(Event::NodeClass { class, info, nodes });
         }
         if self.classes.known.len() > known_before {
-            self.review_terms(events);
+            self.review_trainers(events);
         }
     }
 
-    fn review_terms(&self, events: &mut Vec<Event>) {
+    /// Tells the engine of trainers for which classes or settings now say something else.
+    pub(super) fn review_trainers(&self, events: &mut Vec<Event>) {
         for id in self.arrays.keys() {
             let known = self.engine.trainers().get(&TrainerId(*id));
             if let (Some(known), Some(info)) = (known, self.trainer_info(*id))
-                && known.info.terms != info.terms
+                && known.info != info
             {
                 events.push(Event::TrainerChanged(info));
             }

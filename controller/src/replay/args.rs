@@ -57,8 +57,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub trainers: PathBuf,
     /// Seconds over which a decision must pay
-    #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = seconds)]
-    pub horizon: f64,
+    #[arg(long = "horizon", value_name = "S", default_value_t = 60.0, value_parser = from_zero)]
+    pub horizon_s: f64,
     /// What is maximised
     #[arg(long, value_enum, default_value_t = MetricName::Speedup)]
     pub metric: MetricName,
@@ -78,16 +78,16 @@ pub struct Args {
     #[arg(long)]
     pub repeat: bool,
     /// From a placement to its worker's hello, seconds
-    #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = seconds)]
+    #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = from_zero)]
     pub start_s: f64,
     /// Most placements per second; 0: no limit
-    #[arg(long, value_name = "N", default_value_t = 0.0, value_parser = seconds)]
+    #[arg(long, value_name = "N", default_value_t = 0.0, value_parser = from_zero)]
     pub starts_per_s: f64,
     /// Between two checkpoints, seconds: what was done since the last one is lost on preemption
-    #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = seconds)]
+    #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = from_zero)]
     pub checkpoint_s: f64,
     /// For one checkpoint, seconds
-    #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = seconds)]
+    #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = from_zero)]
     pub save_s: f64,
     /// Don't tell the engine how the trainers scale: it learns from what they do where it puts them
     #[arg(long, value_name = "HOW", value_enum, num_args = 0..=1, default_missing_value = "program")]
@@ -99,8 +99,8 @@ pub struct Args {
     #[arg(long, value_name = "PART", default_value_t = 0.0, value_parser = seconds, requires = "learn")]
     pub noise: f64,
     /// Power of a node in use, watts: gives kWh
-    #[arg(long, value_name = "W", value_parser = seconds)]
-    pub power: Option<f64>,
+    #[arg(long = "power", value_name = "W", value_parser = from_zero)]
+    pub power_w: Option<f64>,
     /// Leave out the efficiency, whose bound takes a while
     #[arg(long)]
     pub no_efficiency: bool,
@@ -141,7 +141,7 @@ impl Args {
         Ok(Setup {
             source: self.source.source()?,
             policy: self.policy,
-            horizon_s: self.horizon,
+            horizon_s: self.horizon_s,
             objective: match self.metric {
                 MetricName::Speedup => Objective::Metric(metric),
                 MetricName::Throughput => Objective::Metric(Metric::Throughput),
@@ -198,7 +198,7 @@ impl Args {
     }
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
+fn from_zero(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok();
     number
         .filter(|number| *number >= 0.0 && number.is_finite())

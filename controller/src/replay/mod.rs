@@ -53,7 +53,7 @@ const BAR_STEPS: u64 = 1000;
 /// Runs the command.
 pub fn command(args: &Args) -> ExitCode {
     match replay(args) {
-        Ok(text) => crate::trace::print(&text),
+        Ok(text) => crate::stdout::print(&(text + "\n")),
         Err(error) => {
             eprintln!("bftrainer replay: {error}");
             ExitCode::FAILURE
@@ -90,12 +90,12 @@ fn replay(args: &Args) -> Result<String, ReplayError> {
             .map_err(|source| ReplayError::Write { path, source })?;
     }
     if let (Some(path), Some(series)) = (&args.report, &watch.series) {
-        report::write(path, &setup, &outcome, series, args.power)?;
+        report::write(path, &setup, &outcome, series, args.power_w)?;
     }
     Ok(if args.json {
-        output::json(&setup, &outcome, args.power).to_string()
+        output::json(&setup, &outcome, args.power_w).to_string()
     } else {
-        output::text(&setup, &outcome, args.power)
+        output::text(&setup, &outcome, args.power_w)
     })
 }
 
@@ -110,7 +110,7 @@ fn sweep(args: &Args, setup: &Setup) -> Result<String, ReplayError> {
     })?;
     if args.json {
         let all = setups.iter().zip(&outcomes);
-        let values = all.map(|(setup, outcome)| output::json(setup, outcome, args.power));
+        let values = all.map(|(setup, outcome)| output::json(setup, outcome, args.power_w));
         return Ok(serde_json::Value::Array(values.collect()).to_string());
     }
     Ok(sweep::table(&setups, &outcomes))

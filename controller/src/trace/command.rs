@@ -1,12 +1,12 @@
 //! `bftrainer trace`.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
 
 use super::{SourceArgs, Stats, TraceError, convert, open};
+use crate::stdout;
 
 /// What is to be done with a log.
 #[derive(Subcommand, Clone, Debug)]
@@ -31,7 +31,7 @@ pub enum TraceCommand {
 /// Runs the command.
 pub fn command(command: &TraceCommand) -> ExitCode {
     match run(command) {
-        Ok(text) => print(&text),
+        Ok(text) => stdout::print(&(text + "\n")),
         Err(error) => {
             eprintln!("bftrainer trace: {error}");
             ExitCode::FAILURE
@@ -53,16 +53,5 @@ fn run(command: &TraceCommand) -> Result<String, TraceError> {
             let rows = convert(open(&source.source()?)?, output)?;
             Ok(format!("{rows} rows in {}", output.display()))
         }
-    }
-}
-
-/// Prints a result; a reader that has gone away, as `head` does, is no error.
-pub(crate) fn print(text: &str) -> ExitCode {
-    match writeln!(std::io::stdout(), "{text}") {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            eprintln!("bftrainer: standard output: {error}");
-            ExitCode::FAILURE
-        }
-        _ => ExitCode::SUCCESS,
     }
 }

@@ -17,32 +17,22 @@ pub fn convert(trace: Trace, path: &Path) -> Result<u64, TraceError> {
     let error = |source| TraceError::io(path, source);
     let file = BufWriter::new(std::fs::File::create(path).map_err(error)?);
     let extension = path.extension().and_then(|extension| extension.to_str());
-    match extension {
+    let (rows, file) = match extension {
         Some("gz") => {
             let mut encoder = GzEncoder::new(file, Compression::default());
-            let rows = write(trace, path, &mut encoder)?;
-            encoder
-                .finish()
-                .and_then(|mut file| file.flush())
-                .map_err(error)?;
-            Ok(rows)
+            (write(trace, path, &mut encoder)?, encoder.finish())
         }
         Some("zst") => {
             let mut encoder = zstd::stream::write::Encoder::new(file, 0).map_err(error)?;
-            let rows = write(trace, path, &mut encoder)?;
-            encoder
-                .finish()
-                .and_then(|mut file| file.flush())
-                .map_err(error)?;
-            Ok(rows)
+            (write(trace, path, &mut encoder)?, encoder.finish())
         }
         _ => {
             let mut file = file;
-            let rows = write(trace, path, &mut file)?;
-            file.flush().map_err(error)?;
-            Ok(rows)
+            (write(trace, path, &mut file)?, Ok(file))
         }
-    }
+    };
+    file.and_then(|mut file| file.flush()).map_err(error)?;
+    Ok(rows)
 }
 
 fn write(mut trace: Trace, path: &Path, out: &mut dyn Write) -> Result<u64, TraceError> {

@@ -11,7 +11,7 @@ use flate2::read::MultiGzDecoder;
 use super::TraceError;
 
 /// Longest line that is read, bytes: a node list of a job on a whole machine fits many times.
-const MAX_LINE: u64 = 4 << 20;
+const MAX_LINE_BYTES: u64 = 4 << 20;
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -128,14 +128,14 @@ impl Lines {
         self.number += 1;
         let mut bytes = Vec::new();
         let length = (&mut self.file.text)
-            .take(MAX_LINE)
+            .take(MAX_LINE_BYTES)
             .read_until(b'\n', &mut bytes)
             .map_err(|source| TraceError::io(path, source))?;
         if length == 0 {
             return Ok(None);
         }
-        if length as u64 == MAX_LINE {
-            let problem = format!("longer than {MAX_LINE} bytes; is this a text file?");
+        if length as u64 == MAX_LINE_BYTES {
+            let problem = format!("longer than {MAX_LINE_BYTES} bytes; is this a text file?");
             return Err(TraceError::line(path, self.number, "the line", problem));
         }
         if bytes.last() == Some(&b'\n') {

@@ -20,7 +20,6 @@ mod window;
 
 use bftrainer_core::replay::PoolEvent;
 
-pub(crate) use command::print;
 pub use command::{TraceCommand, command};
 pub use convert::convert;
 pub use error::TraceError;

@@ -71,14 +71,14 @@ pub struct SourceArgs {
     #[arg(long, value_name = "FILE")]
     pub node_list: Option<PathBuf>,
     /// Begin at this time: epoch seconds or 2021-02-10T20:21:15, UTC without a zone
-    #[arg(long, value_name = "T", value_parser = parse_time)]
-    pub from: Option<f64>,
+    #[arg(long = "from", value_name = "T", value_parser = parse_time)]
+    pub from_s: Option<f64>,
     /// End after so many states, the first one included
     #[arg(long, value_name = "K")]
     pub events: Option<u64>,
     /// End at this time
-    #[arg(long, value_name = "T", value_parser = parse_time)]
-    pub until: Option<f64>,
+    #[arg(long = "until", value_name = "T", value_parser = parse_time)]
+    pub until_s: Option<f64>,
     /// SWF: processors of a node
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..))]
@@ -110,9 +110,9 @@ impl SourceArgs {
                 first: self.nodes,
             },
             window: Window {
-                from_s: self.from,
+                from_s: self.from_s,
                 states: self.events,
-                until_s: self.until,
+                until_s: self.until_s,
             },
             procs_per_node: self.procs_per_node,
             schedule: self.schedule,

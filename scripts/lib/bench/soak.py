@@ -127,11 +127,10 @@ class Soak:
         self.chance = chance
         self.progress = progress
         self.done = Counter()
-        self.jobs = []  # (when to end it, monotonic seconds; the job)
+        self.jobs = []  # Job numbers of the regular jobs.
         self.undo = []  # (when, monotonic seconds; what to call)
         self.trainings = []
         self.proxy = None
-        self.down_nodes = set()
 
     def start(self):
         self.proxy = Proxy.of(self.cluster)

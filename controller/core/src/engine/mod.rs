@@ -33,7 +33,7 @@ pub use event::{Action, Decision, Event, LossReason, Outcome, PlaceFault};
 pub use quarantine::{Avoidance, NodeFaults, Quarantine};
 
 /// A node is vacated so much earlier than the measured save takes, seconds.
-const SAVE_MARGIN_S: f64 = 3.0;
+pub(crate) const SAVE_MARGIN_S: f64 = 3.0;
 
 /// The engine's settings. All times are in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

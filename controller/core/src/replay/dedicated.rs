@@ -33,7 +33,7 @@ pub struct Dedicated {
 struct Running {
     spec: Arc<TrainerSpec>,
     objective: Curve,
-    left: f64,
+    left_samples: f64,
     nodes: u32,
 }
 
@@ -68,7 +68,7 @@ fn on_whole_nodes(dedicated: &Dedicated, nodes: u32) -> f64 {
             trainer.nodes = count;
             let rate = trainer.spec.throughput.value(count);
             if rate > 0.0 {
-                next_s = next_s.min(now_s + trainer.left / rate);
+                next_s = next_s.min(now_s + trainer.left_samples / rate);
             }
         }
         let could_use = running.iter().map(|t| u64::from(t.spec.max_nodes)).sum();
@@ -81,12 +81,12 @@ fn on_whole_nodes(dedicated: &Dedicated, nodes: u32) -> f64 {
         }
         for trainer in &mut running {
             let rate = trainer.spec.throughput.value(trainer.nodes);
-            let gain = (rate * (next_s - now_s)).min(trainer.left);
-            trainer.left -= gain;
+            let gain = (rate * (next_s - now_s)).min(trainer.left_samples);
+            trainer.left_samples -= gain;
             samples += gain;
         }
         // Rounding may leave a trifle.
-        running.retain(|trainer| trainer.left > 1e-9 * trainer.spec.samples);
+        running.retain(|trainer| trainer.left_samples > 1e-9 * trainer.spec.samples);
         now_s = next_s;
     }
     samples
@@ -108,7 +108,7 @@ fn admit(
         could_use += u64::from(spec.max_nodes);
         running.push(Running {
             objective: dedicated.objective.curve(&spec),
-            left: spec.samples,
+            left_samples: spec.samples,
             nodes: 0,
             spec,
         });

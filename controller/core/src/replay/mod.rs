@@ -106,3 +106,16 @@ pub struct Step {
     /// Samples that losing nodes cost.
     pub preemption_samples: f64,
 }
+
+impl Step {
+    /// What the log says of its event `number`.
+    fn of(event: &PoolEvent, number: u64) -> Self {
+        Step {
+            time_s: event.time_s,
+            event: number,
+            left: event.left.len(),
+            joined: event.joined.len(),
+            ..Step::default()
+        }
+    }
+}

@@ -56,9 +56,9 @@ struct Running {
     spec: Arc<TrainerSpec>,
     objective: Curve,
     admitted_s: f64,
-    progress: f64,
+    done_samples: f64,
     /// Samples that the last decision costs, taken off the next interval.
-    pending: f64,
+    pending_samples: f64,
     /// In the order of joining.
     nodes: Vec<NodeId>,
 }
@@ -107,8 +107,8 @@ impl Published {
                     place.held = true;
                 }
             }
-            first.pending = first.spec.up_s * first.rate_per_s();
-            replay.tally.rescale_samples += first.pending;
+            first.pending_samples = first.spec.up_s * first.rate_per_s();
+            replay.tally.rescale_samples += first.pending_samples;
         }
         replay
     }
@@ -116,15 +116,9 @@ impl Published {
     /// Takes in one event.
     pub fn step(&mut self, event: &PoolEvent) -> Step {
         self.events += 1;
-        let mut step = Step {
-            time_s: event.time_s,
-            event: self.events,
-            left: event.left.len(),
-            joined: event.joined.len(),
-            ..Step::default()
-        };
-        self.pass(event.time_s - self.time_s);
+        let mut step = Step::of(event, self.events);
         let seconds = event.time_s - self.time_s;
+        self.pass(seconds);
         self.time_s = event.time_s;
         for node in &event.left {
             self.nodes.remove(node);
@@ -179,8 +173,8 @@ impl Published {
     fn progress(&mut self, seconds: f64, step: &mut Step) {
         for trainer in &mut self.running {
             let rate = trainer.rate_per_s();
-            let mut gain = seconds * rate - trainer.pending;
-            trainer.pending = 0.0;
+            let mut gain = seconds * rate - trainer.pending_samples;
+            trainer.pending_samples = 0.0;
             self.tally.gross_samples += seconds * rate;
             let before = trainer.nodes.len();
             trainer.nodes.retain(|node| self.nodes.contains_key(node));
@@ -190,14 +184,14 @@ impl Published {
                 step.preemption_samples += cost;
                 gain -= cost;
             }
-            let surplus = (trainer.progress + gain - trainer.spec.samples).max(0.0);
+            let surplus = (trainer.done_samples + gain - trainer.spec.samples).max(0.0);
             self.tally.overshoot_samples += surplus;
             step.samples += if surplus > 0.0 {
-                trainer.spec.samples - trainer.progress
+                trainer.spec.samples - trainer.done_samples
             } else {
                 gain
             };
-            trainer.progress += gain;
+            trainer.done_samples += gain;
         }
         self.tally.preemptions += step.hit as u64;
         self.tally.preemption_samples += step.preemption_samples;
@@ -207,7 +201,7 @@ impl Published {
     fn remove_finished(&mut self) {
         let (time_s, nodes, tally) = (self.time_s, &mut self.nodes, &mut self.tally);
         self.running.retain(|trainer| {
-            let done = trainer.progress >= trainer.spec.samples;
+            let done = trainer.done_samples >= trainer.spec.samples;
             if done {
                 for node in &trainer.nodes {
                     if let Some(place) = nodes.get_mut(node) {
@@ -249,8 +243,8 @@ impl Published {
                 spec,
                 objective,
                 admitted_s: self.time_s,
-                progress: 0.0,
-                pending: 0.0,
+                done_samples: 0.0,
+                pending_samples: 0.0,
                 nodes: Vec::new(),
             });
         }
@@ -287,8 +281,8 @@ impl Published {
             } else {
                 trainer.spec.down_s
             };
-            trainer.pending = seconds * trainer.rate_per_s();
-            cost += trainer.pending;
+            trainer.pending_samples = seconds * trainer.rate_per_s();
+            cost += trainer.pending_samples;
             self.tally.rescales += 1;
             for node in trainer.nodes.drain(..held.saturating_sub(count)) {
                 if let Some(place) = self.nodes.get_mut(&node) {

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::unknown::{Learns, Reports, Unknown};
 use super::{Admission, Objective, PoolEvent, Queue, Step, Tally};
-use crate::engine::{Action, Engine, EngineConfig, Event, Outcome};
+use crate::engine::{Action, Engine, EngineConfig, Event, Outcome, SAVE_MARGIN_S};
 use crate::metric::Metric;
 use crate::node::NodeId;
 use crate::trainer::{Terms, TrainerId, TrainerInfo};
@@ -89,7 +89,7 @@ impl Simulation {
             learn,
             joint_restarts: false,
             min_trainers,
-            vacate_lead_s: latency.save_s + 3.0,
+            vacate_lead_s: latency.save_s + SAVE_MARGIN_S,
             worker_start_timeout_s: f64::INFINITY,
             ..EngineConfig::default()
         });
@@ -125,13 +125,7 @@ impl Simulation {
     pub fn step(&mut self, event: &PoolEvent) -> Step {
         self.advance(event.time_s);
         self.events += 1;
-        let mut step = Step {
-            time_s: event.time_s,
-            event: self.events,
-            left: event.left.len(),
-            joined: event.joined.len(),
-            ..Step::default()
-        };
+        let mut step = Step::of(event, self.events);
         for name in &event.new_names {
             self.engine.names.intern(name);
             self.member_of.push(None);

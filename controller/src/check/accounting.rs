@@ -6,7 +6,7 @@ use super::Severity::{Note, Warning};
 use super::{Findings, Subject};
 use crate::slurm::ENFORCE_LIMITS;
 
-const FREE: &str = "sacctmgr add qos bftrainer set UsageFactor=0 Flags=NoDecay; \
+const FREE: &str = "sacctmgr add qos bftrainer set UsageFactor=0; \
                     PartitionName=... QOS=bftrainer";
 
 pub(super) fn check(subject: &Subject<'_>, findings: &mut Findings) {
