@@ -92,6 +92,12 @@ impl Brain {
             let _ = to_agent.send(ToAgent::Close { exit_code });
             return;
         }
+        for suspected in &mut self.suspected_preemptions {
+            if suspected.node == join.node {
+                // Slurm tells starts in whole seconds.
+                suspected.until_s.get_or_insert(now_s - 1.0);
+            }
+        }
         // Files of an earlier trainer of the same number say nothing.
         let files_are_ours = join.folder_submit_time_s == Some(array.submit_time_s);
         self.agents

@@ -60,6 +60,9 @@ pub(super) struct SuspectedPreemption {
     pub departure: Departure,
     /// Epoch seconds.
     pub time_s: f64,
+    /// A regular job must have started before this, a worker of ours being there again;
+    /// epoch seconds.
+    pub until_s: Option<f64>,
 }
 
 /// What the daemon knows.

@@ -134,6 +134,10 @@ impl Brain {
         let mut lingering = Vec::new();
         let mut lost = Vec::new();
         for (task_id, task) in &mut array.tasks {
+            let has_agent = self.agents.get((id, *task_id)).is_some();
+            if closing && task.is_left_alone(has_agent, now_s, patience_s) {
+                lingering.push(*task_id);
+            }
             match task.turn(now_s, patience_s) {
                 Turn::AsAsked => {}
                 Turn::Lingers if closing => {
@@ -203,6 +207,7 @@ impl Brain {
             node: node.to_owned(),
             departure,
             time_s: now_s,
+            until_s: None,
         });
     }
 
@@ -212,13 +217,17 @@ impl Brain {
     pub(super) fn count_preemptions(&mut self, now_s: f64) {
         for suspected in std::mem::take(&mut self.suspected_preemptions) {
             let (node, time_s) = (&suspected.node, suspected.time_s);
-            let started_s = self.regular_starts.get(node).copied();
-            if started_s.is_some_and(|started_s| started_s as f64 > time_s - NOTICED_WITHIN_S) {
+            let until_s = suspected.until_s.unwrap_or(f64::INFINITY);
+            let started_s = self.regular_starts.get(node).map(|start_s| *start_s as f64);
+            if started_s.is_some_and(|it| it > time_s - NOTICED_WITHIN_S && it < until_s) {
                 if let Some(array) = self.arrays.get_mut(&suspected.array_job_id) {
                     array.preemptions += 1;
                 }
                 self.accounting.preempted(node, suspected.departure, time_s);
-            } else if now_s - time_s < LONGEST_SUSPICION_S && !self.holds(node) {
+            } else if now_s - time_s < LONGEST_SUSPICION_S
+                && suspected.until_s.is_none()
+                && !self.holds(node)
+            {
                 self.suspected_preemptions.push(suspected);
             }
         }

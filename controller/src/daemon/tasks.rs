@@ -94,6 +94,8 @@ pub struct Task {
     pub left: Option<(String, f64)>,
     /// It has ended and Slurm won't queue it again.
     pub given_up: bool,
+    /// Since when it runs without an agent though its trainer has ended, epoch seconds.
+    pub alone_since_s: Option<f64>,
 }
 
 /// What has become of what was asked of a task.
@@ -198,6 +200,7 @@ impl Task {
             plan: Plan::Rest,
             left: None,
             given_up: false,
+            alone_since_s: None,
         };
         task.refresh(record);
         task
@@ -275,6 +278,22 @@ impl Task {
     fn leave(&mut self, node: &str, now_s: f64) {
         self.plan = Plan::Rest;
         self.left = Some((node.to_owned(), now_s));
+    }
+
+    /// Whether a task of an ended trainer has run for `patience_s` without an agent that
+    /// could end it, and was not told to leave; says so once in that time.
+    pub fn is_left_alone(&mut self, has_agent: bool, now_s: f64, patience_s: f64) -> bool {
+        let may_run_on = matches!(self.plan, Plan::Rest | Plan::Runs { .. });
+        if has_agent || !self.runs() || !may_run_on {
+            self.alone_since_s = None;
+            return false;
+        }
+        let since_s = *self.alone_since_s.get_or_insert(now_s);
+        let is_too_long = now_s - since_s > patience_s;
+        if is_too_long {
+            self.alone_since_s = None;
+        }
+        is_too_long
     }
 
     /// Whether it runs now.
@@ -432,5 +451,20 @@ mod tests {
             assert_eq!(array.task_on("n1"), Some(id));
         }
         assert_eq!(array.task_on("n2"), None);
+    }
+
+    #[test]
+    fn a_task_without_agent_is_left_alone_after_the_patience_and_no_sooner() {
+        let mut shown = record(0);
+        shown.base = BaseState::Running;
+        let mut task = Task::new(&shown);
+        assert!(!task.is_left_alone(false, 100.0, 10.0));
+        assert!(!task.is_left_alone(false, 109.0, 10.0));
+        assert!(!task.is_left_alone(true, 111.0, 10.0));
+        assert!(!task.is_left_alone(false, 112.0, 10.0));
+        assert!(task.is_left_alone(false, 123.0, 10.0));
+        assert!(!task.is_left_alone(false, 124.0, 10.0), "told once");
+        task.base = BaseState::Complete;
+        assert!(!task.is_left_alone(false, 200.0, 10.0));
     }
 }

@@ -96,7 +96,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = GuessName::Amdahl, requires = "learn")]
     pub guess: GuessName,
     /// With --learn: standard deviation of a generation's throughput as it is seen, as a part of it
-    #[arg(long, value_name = "PART", default_value_t = 0.0, value_parser = seconds, requires = "learn")]
+    #[arg(long, value_name = "PART", default_value_t = 0.0, value_parser = from_zero, requires = "learn")]
     pub noise: f64,
     /// Power of a node in use, watts: gives kWh
     #[arg(long = "power", value_name = "W", value_parser = from_zero)]
