@@ -44,6 +44,8 @@ pub struct DpSolver {
     values: Vec<f64>,
     table: Vec<f64>,
     solution: Solution,
+    /// The widest vector instructions of this processor.
+    arch: pulp::Arch,
 }
 
 impl DpSolver {
@@ -63,6 +65,7 @@ impl DpSolver {
             values: Vec::new(),
             table: Vec::new(),
             solution,
+            arch: pulp::Arch::new(),
         }
     }
 
@@ -194,7 +197,13 @@ impl DpSolver {
         for (i, choice) in self.choices.iter().enumerate() {
             let (next, after) = rest.split_at_mut(stride);
             next[..pad].fill(f64::NEG_INFINITY);
-            choice.relax(row, next, pad, &self.values);
+            self.arch.dispatch(Relaxation {
+                choice,
+                row,
+                next,
+                pad,
+                values: &self.values,
+            });
             if let Some(following) = self.choices.get(i + 1) {
                 let last = pad + choice.last_cell;
                 let value = next[last];
@@ -287,6 +296,25 @@ struct Choice {
     last_cell: usize,
 }
 
+/// A trainer's step through the table, for whatever vector instructions there are.
+struct Relaxation<'t> {
+    choice: &'t Choice,
+    row: &'t [f64],
+    next: &'t mut [f64],
+    pad: usize,
+    values: &'t [f64],
+}
+
+impl pulp::NullaryFnOnce for Relaxation<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        self.choice
+            .relax(self.row, self.next, self.pad, self.values);
+    }
+}
+
 impl Choice {
     fn new(
         demand: &TrainerDemand,
@@ -340,6 +368,7 @@ impl Choice {
 
     /// `next[p] = max over n of row[p - n] + value(n)` for the cells that matter, and up to a
     /// block beyond them. Cell p is at index `pad + p` of both rows.
+    #[inline(always)]
     fn relax(&self, row: &[f64], next: &mut [f64], pad: usize, values: &[f64]) {
         let (low, top) = (self.low as usize, self.top() as usize);
         let values = match top {
@@ -368,6 +397,7 @@ impl Choice {
 }
 
 /// The larger of two; unlike `f64::max` one machine instruction, as neither is NaN.
+#[inline(always)]
 fn larger(a: f64, b: f64) -> f64 {
     if b > a { b } else { a }
 }

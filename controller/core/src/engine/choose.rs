@@ -84,13 +84,13 @@ impl Engine {
     ) -> Vec<NodeId> {
         let is_of_share =
             |node: &&NodeId| to.nodes > 0 && self.group_of(round, **node) == Some(to.class);
-        let (of_share, mut released): (Vec<&NodeId>, Vec<&NodeId>) =
+        let (of_share, mut released): (Vec<NodeId>, Vec<NodeId>) =
             held.iter().partition(is_of_share);
-        let of_share: Vec<NodeId> = of_share.into_iter().copied().collect();
         let too_many = of_share.len().saturating_sub(to.nodes as usize);
-        let too_many = self.to_release(now_s, trainer, of_share, too_many);
-        released.extend(&too_many);
-        released.into_iter().copied().collect()
+        if too_many > 0 {
+            released.extend(self.to_release(now_s, trainer, of_share, too_many));
+        }
+        released
     }
 
     /// Shrinking trainers release nodes; then the free nodes, sorted by key, go
@@ -102,9 +102,9 @@ impl Engine {
         for (trainer, to) in round.shares() {
             let held = holdings.held(trainer);
             let released = self.released(now_s, round, trainer, held, to);
-            let kept = held.iter().copied().filter(|node| !released.contains(node));
-            let kept: Vec<NodeId> = kept.collect();
-            if kept.len() < to.nodes as usize {
+            if held.len() - released.len() < to.nodes as usize {
+                let kept = held.iter().copied().filter(|node| !released.contains(node));
+                let kept: Vec<NodeId> = kept.collect();
                 growing.push(Growing {
                     trainer,
                     group: to.class,

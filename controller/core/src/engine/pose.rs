@@ -138,6 +138,9 @@ impl Engine {
 
     /// What a trainer holds of the group where most of it runs; it can keep no other nodes.
     fn home(&self, groups: &Groups, trainer: TrainerId, held: &[NodeId]) -> Share {
+        if groups.all.len() == 1 {
+            return Share::new(0, held.len() as u32);
+        }
         // Nodes where it runs, all nodes.
         let mut counts = vec![(0, 0); groups.all.len()];
         for node in held {
