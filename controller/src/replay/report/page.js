@@ -46,8 +46,11 @@ const charts = {};
              line("of the idle node-time", "#1f77b4")],
   }, [h.from_s, h.share, h.node_time_share]);
   const redraw = () => Object.values(charts).forEach((chart) => chart.redraw());
-  addEventListener("resize",
-    () => Object.entries(charts).forEach(([id, chart]) => chart.setSize(size(id))));
+  addEventListener("resize", () => {
+    // Paper is no window: a chart that is resized while it is printed comes out empty.
+    if (matchMedia("print").matches) return;
+    Object.entries(charts).forEach(([id, chart]) => chart.setSize(size(id)));
+  });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   matchMedia("print").addEventListener("change", redraw);
 })();
