@@ -104,15 +104,16 @@ pub struct Args {
     /// Leave out the efficiency, whose bound takes a while
     #[arg(long)]
     pub no_efficiency: bool,
-    /// Replay with each of these values, all combinations in parallel: horizon, max-trainers,
-    /// nodes, policy
+    /// Replay with each of these values, all combinations in parallel; a SETTING is horizon,
+    /// max-trainers, nodes or policy
     #[arg(long, value_name = "SETTING=A,B", value_parser = Axis::parse, conflicts_with = "steps")]
     pub sweep: Vec<Axis>,
     /// Write what each event did as CSV
     #[arg(long, value_name = "FILE")]
     pub steps: Option<PathBuf>,
-    /// Write a report: one HTML file that needs no network
-    #[arg(long, value_name = "FILE", conflicts_with = "sweep")]
+    /// Write a report: one HTML file that needs no network; with --sweep it compares the
+    /// combinations
+    #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]

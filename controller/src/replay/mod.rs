@@ -62,10 +62,10 @@ pub fn command(args: &Args) -> ExitCode {
 }
 
 fn replay(args: &Args) -> Result<String, ReplayError> {
-    let setup = args.setup()?;
     if !args.sweep.is_empty() {
-        return sweep(args, &setup);
+        return sweep(args);
     }
+    let setup = args.setup()?;
     let mut watch = Watch {
         series: args.report.as_ref().map(|_| report::Series::default()),
         steps: None,
@@ -90,7 +90,7 @@ fn replay(args: &Args) -> Result<String, ReplayError> {
             .map_err(|source| ReplayError::Write { path, source })?;
     }
     if let (Some(path), Some(series)) = (&args.report, &watch.series) {
-        report::write(path, &setup, &outcome, series, args.power_w)?;
+        report::write_replay(path, &setup, &outcome, series, args.power_w)?;
     }
     Ok(if args.json {
         output::json(&setup, &outcome, args.power_w).to_string()
@@ -99,8 +99,9 @@ fn replay(args: &Args) -> Result<String, ReplayError> {
     })
 }
 
-fn sweep(args: &Args, setup: &Setup) -> Result<String, ReplayError> {
-    let setups = sweep::settings(setup, &args.sweep)?;
+fn sweep(args: &Args) -> Result<String, ReplayError> {
+    let combinations = sweep::combinations(&args.sweep)?;
+    let setups = sweep::setups(args, &combinations)?;
     let outcomes = sweep::run_all(&setups, |setup| {
         run(
             setup,
@@ -108,6 +109,10 @@ fn sweep(args: &Args, setup: &Setup) -> Result<String, ReplayError> {
             &mut (),
         )
     })?;
+    if let Some(path) = &args.report {
+        let curves = report::Curves::of(&args.sweep, &combinations, &outcomes);
+        report::write_sweep(path, &setups, &outcomes, &curves)?;
+    }
     if args.json {
         let all = setups.iter().zip(&outcomes);
         let values = all.map(|(setup, outcome)| output::json(setup, outcome, args.power_w));
