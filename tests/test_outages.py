@@ -57,6 +57,14 @@ class OutageTest(ClusterTest):
             "T{} trains on {} nodes with more samples".format(trainer, nodes),
         )
 
+    def wait_looks(self, looks):
+        """Until the controller has looked at slurmctld so many times more, and told agents."""
+        before = self.cluster.bftrainer("show")[0]["slurm_looks"]
+        self.wait_for(
+            lambda: self.cluster.bftrainer("show")[0]["slurm_looks"] >= before + looks,
+            "the controller has looked",
+        )
+
     def counted(self):
         """Samples in the checkpoint, which needs no controller."""
         return int(next(self.dir.glob(".bftrainer-*/ckpt/samples")).read_text())
@@ -119,6 +127,7 @@ class Daemons(OutageTest):
             == {"00:30:00"},
             "all workers have their lease",
         )
+        self.wait_looks(2)
         self.cluster.kill("munged")
         self.wait_for(
             lambda: "slurmctld can't be asked" in self.cluster.controller_log(),

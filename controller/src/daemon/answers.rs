@@ -21,6 +21,9 @@ impl Brain {
         if let Err(error) = &result {
             log::debug!("{} {:?}: {error}", change.tasks, change.purpose);
         }
+        if result.is_ok() && change.purpose == Purpose::Extend {
+            self.extended(&change);
+        }
         match (change.purpose, change.tasks) {
             (Purpose::Admit, TaskName::Array(id)) => self.admitted(id, result, events),
             (Purpose::Respecify, TaskName::Array(id)) => self.respecified(id, result, events),
@@ -55,16 +58,8 @@ impl Brain {
 
     /// Tasks that Slurm won't queue again count as ended.
     fn give_up(&mut self, tasks: &TaskName) {
-        let (id, task_ids) = match tasks {
-            TaskName::Array(_) | TaskName::Other(_) => return,
-            TaskName::Task {
-                array_job_id,
-                array_task_id,
-            } => (*array_job_id, vec![*array_task_id]),
-            TaskName::Tasks {
-                array_job_id,
-                array_task_ids,
-            } => (*array_job_id, array_task_ids.clone()),
+        let Some((id, task_ids)) = tasks.members() else {
+            return;
         };
         let Some(array) = self.arrays.get_mut(&id) else {
             return;

@@ -6,7 +6,7 @@ use bftrainer::wire::ToAgent;
 
 use super::brain::Brain;
 use super::observe::{add_reservations, tasks};
-use super::slurm_thread::{ChangeKind, Purpose};
+use super::slurm_thread::{Change, ChangeKind, Purpose};
 use super::tasks::Plan;
 use crate::slurm::TaskUpdate;
 
@@ -65,6 +65,27 @@ impl Brain {
                 ChangeKind::Update(update),
                 Purpose::Extend,
             );
+        }
+        self.tell_ends();
+    }
+
+    /// Slurm has raised limits: agents know it at once, should the next look be late.
+    pub(super) fn extended(&mut self, change: &Change) {
+        let (Some((id, task_ids)), ChangeKind::Update(update)) =
+            (change.tasks.members(), &change.kind)
+        else {
+            return;
+        };
+        let (Some(array), Some(limit_min)) = (self.arrays.get_mut(&id), update.limit_min) else {
+            return;
+        };
+        for task_id in task_ids {
+            if let Some(task) = array.tasks.get_mut(&task_id)
+                && task.start_time_s > 0
+            {
+                task.limit_min = Some(limit_min);
+                task.end_time_s = task.start_time_s + i64::from(limit_min) * 60;
+            }
         }
         self.tell_ends();
     }

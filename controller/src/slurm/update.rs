@@ -30,6 +30,23 @@ pub enum TaskName {
     Other(String),
 }
 
+impl TaskName {
+    /// The array and those of its tasks that are named one by one.
+    pub fn members(&self) -> Option<(u32, Vec<u32>)> {
+        match self {
+            TaskName::Array(_) | TaskName::Other(_) => None,
+            TaskName::Task {
+                array_job_id,
+                array_task_id,
+            } => Some((*array_job_id, vec![*array_task_id])),
+            TaskName::Tasks {
+                array_job_id,
+                array_task_ids,
+            } => Some((*array_job_id, array_task_ids.clone())),
+        }
+    }
+}
+
 impl std::fmt::Display for TaskName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -9,7 +9,7 @@ use super::pose::{Limits, Round};
 use super::{Decision, Engine};
 use crate::node::{ClassId, NodeId};
 use crate::pool::PoolNode;
-use crate::trainer::TrainerId;
+use crate::trainer::{TrainerId, TrainerInfo};
 
 /// The usable pool: who is to keep what, and what is free.
 pub(super) struct Holdings {
@@ -17,21 +17,14 @@ pub(super) struct Holdings {
     pub free: Vec<NodeId>,
     /// Nodes among them that trainers keep off.
     pub kept_off: BTreeMap<TrainerId, BTreeSet<NodeId>>,
+    /// How many nodes of each class there are.
+    pub of_class: BTreeMap<ClassId, u32>,
 }
 
 impl Holdings {
     /// What a trainer is to keep.
     pub fn held(&self, trainer: TrainerId) -> &[NodeId] {
         self.held.get(&trainer).map_or(&[][..], Vec::as_slice)
-    }
-
-    /// How many nodes of each class there are.
-    pub fn of_class(&self, engine: &Engine) -> BTreeMap<ClassId, u32> {
-        let mut of_class = BTreeMap::new();
-        for node in self.held.values().flatten().chain(&self.free) {
-            *of_class.entry(engine.class_of(*node)).or_default() += 1;
-        }
-        of_class
     }
 }
 
@@ -47,8 +40,7 @@ impl Engine {
                 // Slurm may be taking more: one decision when it is known what is left.
                 return;
             }
-            let nodes = holdings.of_class(self);
-            self.admit(&nodes);
+            self.admit(&holdings.of_class);
 
             let round = self.solve(now_s, &holdings, &limits);
             if self.release_short(now_s, &holdings, &round) {
@@ -140,18 +132,30 @@ impl Engine {
             held: BTreeMap::new(),
             free: Vec::new(),
             kept_off: BTreeMap::new(),
+            of_class: BTreeMap::new(),
         };
-        let mut unusable = Vec::new();
+        let mut assigned: BTreeMap<TrainerId, Vec<(NodeId, &PoolNode)>> = BTreeMap::new();
         for (id, node) in &self.pool {
             match node.assigned {
-                Some(trainer) => match self.why_taken_back(*id, node, trainer, now_s) {
-                    None => holdings.held.entry(trainer).or_default().push(*id),
-                    Some(why) => unusable.push((*id, why)),
-                },
-                None if self.is_usable(*id, now_s) && !self.pool_in_doubt => {
+                Some(trainer) => assigned.entry(trainer).or_default().push((*id, node)),
+                None if !self.pool_in_doubt && self.can_be_used(*id, node, now_s) => {
                     holdings.free.push(*id);
                 }
                 None => {}
+            }
+        }
+        let mut unusable = Vec::new();
+        for (trainer, nodes) in assigned {
+            let info = self.trainers.get(&trainer).map(|known| &known.info);
+            let mut held = Vec::new();
+            for (id, node) in nodes {
+                match self.why_taken_back(id, node, trainer, info, now_s) {
+                    None => held.push(id),
+                    Some(why) => unusable.push((id, why)),
+                }
+            }
+            if !held.is_empty() {
+                holdings.held.insert(trainer, held);
             }
         }
         for (node, why) in unusable {
@@ -163,7 +167,11 @@ impl Engine {
             }
         }
         let held = holdings.held.values().flatten();
-        holdings.kept_off = self.kept_off(now_s, held.chain(&holdings.free).copied());
+        let usable = held.chain(&holdings.free).copied();
+        holdings.kept_off = self.kept_off(now_s, usable.clone());
+        for node in usable {
+            *holdings.of_class.entry(self.class_of(node)).or_default() += 1;
+        }
         holdings
     }
 
@@ -173,13 +181,14 @@ impl Engine {
         id: NodeId,
         node: &PoolNode,
         trainer: TrainerId,
+        info: Option<&TrainerInfo>,
         now_s: f64,
     ) -> Option<Forced> {
         if self.is_quarantined(id, now_s) {
             Some(Forced::Quarantined)
         } else if let Some(avoidance) = self.avoidance_of(trainer, id, now_s) {
             Some(Forced::Avoided(avoidance.quarantine.reason.clone()))
-        } else if !self.may_have(trainer, id) {
+        } else if info.is_some_and(|info| !self.allows(info, id)) {
             Some(Forced::Unfit)
         } else if !self.outlasts(node, now_s) {
             Some(Forced::ExpectedBack)

@@ -111,9 +111,11 @@ impl Engine {
 
     /// Whether a trainer may use this very node, as far as the site is concerned.
     pub fn may_have(&self, trainer: TrainerId, node: NodeId) -> bool {
-        self.trainers.get(&trainer).is_none_or(|known| {
-            Self::may_use(&known.info, self.class_of(node))
-                && !known.info.terms.excluded.contains(&node)
-        })
+        let known = self.trainers.get(&trainer);
+        known.is_none_or(|known| self.allows(&known.info, node))
+    }
+
+    pub(super) fn allows(&self, info: &TrainerInfo, node: NodeId) -> bool {
+        Self::may_use(info, self.class_of(node)) && !info.terms.excluded.contains(&node)
     }
 }

@@ -69,8 +69,7 @@ impl Engine {
     pub(super) fn solve(&mut self, now_s: f64, holdings: &Holdings, limits: &Limits) -> Round {
         let trainers = self.participants();
         self.refresh_curves(now_s, &trainers);
-        let of_class = holdings.of_class(self);
-        let groups = self.groups(&of_class.keys().copied().collect(), &trainers);
+        let groups = self.groups(&holdings.of_class.keys().copied().collect(), &trainers);
         let problem = self.problem(now_s, holdings, limits, &trainers, &groups);
         let solution = self.solver.solve(&problem).clone();
         *self.outcomes.entry(solution.outcome()).or_default() += 1;
@@ -92,8 +91,8 @@ impl Engine {
         groups: &Groups,
     ) -> Problem {
         let mut nodes = vec![0; groups.all.len()];
-        for (class, count) in holdings.of_class(self) {
-            if let Some(group) = groups.of(class) {
+        for (class, count) in &holdings.of_class {
+            if let Some(group) = groups.of(*class) {
                 nodes[group] += count;
             }
         }

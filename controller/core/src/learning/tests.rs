@@ -226,7 +226,7 @@ proptest! {
     #[test]
     fn visited_counts_are_learned_within_ten_per_cent(
         parallel in 0.5f64..1.0,
-        visits in proptest::collection::vec((1u32..=64, 20.0f64..200.0), 1..12),
+        visits in proptest::collection::vec((1u32..=64, 60.0f64..200.0), 1..12),
     ) {
         let rate = |nodes: u32| 1000.0 / ((1.0 - parallel) + parallel / f64::from(nodes));
         let mut learning = Learning::default();
