@@ -179,16 +179,7 @@ class Killed(ClusterTest):
         self.assertTrue(meant, self.cluster.processes(trainer))
         os.kill(meant[which], signal.SIGKILL)
         # That node may be in quarantine afterwards.
-        row = self.wait_for(
-            lambda: any(
-                (found := self.trains(trainer, nodes))
-                and found["generation"] > row["generation"]
-                and found["samples"] > row["samples"]
-                and found
-                for nodes in (3, 4)
-            ),
-            "the trainer trains on",
-        )
+        row = self.wait_trains(trainer, (3, 4), after=row)
         self.end()
         self.wait_ended(trainer, "COMPLETED")
 

@@ -93,17 +93,7 @@ class Daemons(OutageTest):
         self.cluster.kill("slurmctld")
         self.cluster.start_missing()
         # It may have forgotten the job, which is not ours; then the node is idle again.
-        row = self.wait_for(
-            lambda: any(
-                (found := self.trains(trainer, nodes))
-                and found["generation"] > row["generation"]
-                and found["samples"] > row["samples"]
-                and found
-                for nodes in (3, 4)
-            )
-            and self.show(trainer),
-            "the trainer trains on",
-        )
+        self.wait_trains(trainer, (3, 4), after=row)
         self.assert_finishes(trainer)
 
     def test_a_trainer_finishes_while_slurmctld_is_away(self):

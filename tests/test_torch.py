@@ -4,17 +4,15 @@ learns undisturbed, whatever happens to its nodes.
 Run: python3 tests/test_torch.py (after cargo build --release --workspace)
 """
 
-import json
 import os
 import subprocess
 import unittest
 
-from cluster import ROOT, ClusterTest
+from cluster import ROOT
+from training import FOR_EVER, TrainingTest
 
 EXAMPLE = ROOT / "examples/torch"
 SPECIFICATION = "--bftrainer=nodes=1-4,up=3,down=3"
-FOR_EVER = 100000
-TOLERANCE = 1e-4  # float32 sums differ in their order.
 START_S = 180.0  # Each start imports torch on every node, and all nodes share this machine.
 
 # The number of epochs is read anew by each generation: the test says when to end.
@@ -30,7 +28,10 @@ def has_torch():
 @unittest.skipUnless(
     os.environ.get("CI") or has_torch(), "there is no python3-torch; scripts/install-deps installs it"
 )
-class Torch(ClusterTest):
+class Torch(TrainingTest):
+    EXAMPLE = EXAMPLE
+    TOLERANCE = 1e-4  # float32 sums differ in their order.
+
     def test_losses_are_those_of_an_undisturbed_run_after_rescales_and_preemptions(self):
         regular = self.regular("-N2")
         self.wait_state(regular, "RUNNING")
@@ -73,33 +74,11 @@ class Torch(ClusterTest):
             env={"TORCH_EXAMPLE_DIR": str(EXAMPLE)},
         )
 
-    def set_epochs(self, epochs):
-        new = self.dir / "epochs.new"
-        new.write_text(str(epochs))
-        new.rename(self.dir / "epochs")
-
     def wait_trains(self, trainer, nodes, after=None):
         return super().wait_trains(trainer, nodes, after, START_S)
 
     def wait_completed(self, trainer):
         self.wait_ended(trainer, "COMPLETED", START_S)
-
-    def assert_same_losses(self):
-        """Of each epoch, as a single rank learns them alone."""
-        losses = json.loads((self.dir / "losses.json").read_text())
-        alone = self.dir / "alone"
-        alone.mkdir()
-        self.cluster.ok(
-            *["python3", EXAMPLE / "train.py", "--epochs", len(losses)],
-            *["--losses", alone / "losses.json"],
-            cwd=alone,
-            timeout_s=300,
-        )
-        expected = json.loads((alone / "losses.json").read_text())
-        self.assertGreaterEqual(len(losses), 3)
-        for epoch, (loss, one) in enumerate(zip(losses, expected)):
-            self.assertAlmostEqual(loss, one, delta=TOLERANCE, msg="epoch {}".format(epoch + 1))
-        self.assertLess(losses[-1], losses[0] / 2)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,9 @@ SPEED = ["--device-ms-per-sample", "2", "--losses", "losses.json"]
 
 
 class TrainingTest(ClusterTest):
+    EXAMPLE = DIGITS
+    TOLERANCE = 1e-6
+
     def set_epochs(self, epochs):
         new = self.dir / "epochs.new"
         new.write_text(str(epochs))
@@ -22,7 +25,7 @@ class TrainingTest(ClusterTest):
         alone = self.dir / "alone"
         alone.mkdir()
         self.cluster.ok(
-            *["python3", DIGITS / "train.py", "--epochs", len(losses)],
+            *["python3", self.EXAMPLE / "train.py", "--epochs", len(losses)],
             *["--losses", alone / "losses.json"],
             cwd=alone,
             timeout_s=300,
@@ -31,5 +34,5 @@ class TrainingTest(ClusterTest):
         self.assertEqual(len(losses), epochs or len(expected))
         self.assertGreaterEqual(len(losses), 3)
         for epoch, (loss, one) in enumerate(zip(losses, expected)):
-            self.assertAlmostEqual(loss, one, delta=1e-6, msg="epoch {}".format(epoch + 1))
+            self.assertAlmostEqual(loss, one, delta=self.TOLERANCE, msg="epoch {}".format(epoch + 1))
         self.assertLess(losses[-1], losses[0] / 2)
