@@ -84,11 +84,8 @@ const charts = {};
   if (report.series) drawReplay(report.series, report.holes);
   if (report.curves) drawSweep(report.curves);
   const redraw = () => Object.values(charts).forEach((chart) => chart.redraw());
-  addEventListener("resize", () => {
-    // Paper is no window: a chart that is resized while it is printed comes out empty.
-    if (matchMedia("print").matches) return;
-    Object.entries(charts).forEach(([id, chart]) => chart.setSize(size(id)));
-  });
+  addEventListener("resize",
+    () => Object.entries(charts).forEach(([id, chart]) => chart.setSize(size(id))));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   matchMedia("print").addEventListener("change", redraw);
 })();
