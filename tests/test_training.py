@@ -74,6 +74,8 @@ class Training(TrainingTest):
         self.cluster.ok("scancel", regular)
         row = self.wait_trains(trainer, 4, after=row)
         regular = self.regular("-w", row["node_list"][2])
+        # Cancelled before it starts, it would have taken no node.
+        self.wait_state(regular, "RUNNING")
         row = self.wait_trains(trainer, 3, after=row)
         self.cluster.ok("scancel", regular)
         row = self.wait_trains(trainer, 4, after=row)
