@@ -186,7 +186,7 @@ impl Engine {
             };
             if let Some(avoidance) = avoidances.get_mut(&trainer) {
                 self.decision_due = true;
-                avoidance.quarantine.times -= 1;
+                avoidance.quarantine.times = avoidance.quarantine.times.saturating_sub(1);
                 avoidance.quarantine.until_s = 0.0;
                 if avoidance.quarantine.times == 0 {
                     avoidances.remove(&trainer);
