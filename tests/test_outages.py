@@ -309,7 +309,7 @@ class WithoutController(OutageTest):
         "SchedulerParameters=bf_interval=2,bf_resolution=1,batch_sched_delay=0,"
         "sched_min_interval=100000"
     ]
-    BFTRAINER_CONF = ["lease_s = 120"]
+    BFTRAINER_CONF = ["lease_s = 180"]
 
     def test_past_a_holes_end_and_a_lease_no_task_ends_by_its_limit(self):
         running = self.regular("-N2", "-w", "n[1-2]", "-t", "2")
@@ -318,13 +318,18 @@ class WithoutController(OutageTest):
         self.wait_for(lambda: self.planned_nodes() == ["n3", "n4"], "two nodes have a plan")
         trainer = self.counter("1-6")
         self.wait_trains(trainer, 4)
-        self.wait_for(lambda: self.limits(trainer)["n5"] == "00:02:00", "n5 has its lease")
-        self.assertEqual(self.limits(trainer)["n3"], "00:01:00")
+        # Where a job is planned the limit is the hole's end, rounded up to Slurm's minutes.
+        self.wait_for(
+            lambda: self.limits(trainer) == {
+                "n3": "00:02:00", "n4": "00:02:00", "n5": "00:03:00", "n6": "00:03:00"
+            },
+            "all have their limits",
+        )
         self.cluster.kill("bftrainerd")
         self.wait_for(
             lambda: set(self.cluster.states(trainer).values()) == {"PENDING"},
             "all tasks have left before their limits",
-            180,
+            240,
         )
         for task in self.cluster.tasks(trainer).values():
             self.assertIn(task["Reason"], ("job_requeued_in_held_state", "JobHeldAdmin"))
