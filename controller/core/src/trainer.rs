@@ -1,6 +1,6 @@
 //! Trainers: what is known of each, its current generation, its failures.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -109,6 +109,9 @@ pub struct Trainer {
     pub admission: u64,
     /// Whether an agent of it ever said hello.
     pub greeted: bool,
+    /// Whether its program handles membership itself: ranks that stay go on through
+    /// changes of the others.
+    pub is_live: bool,
     /// The newest generation's number.
     pub generation: u64,
     /// The generation that runs, starts or stops.
@@ -146,6 +149,7 @@ impl Trainer {
             arrival,
             admission: 0,
             greeted: false,
+            is_live: false,
             generation: 0,
             run: None,
             assembling_since_s: None,
@@ -191,6 +195,9 @@ pub struct Run {
     pub since_s: f64,
     /// Whether a member was lost: failures are then collateral.
     pub lost_member: bool,
+    /// Of a live trainer: members that have outlived another one, and until when a failure
+    /// of theirs is put down to that, epoch seconds.
+    pub bereaved: BTreeMap<NodeId, f64>,
 }
 
 /// How far a generation is.

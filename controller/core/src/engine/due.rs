@@ -54,6 +54,7 @@ pub(super) fn bears_on_decisions(event: &Event) -> bool {
         | Event::PlaceFailed { .. } => true,
         Event::PoolDoubted
         | Event::PoolSeen
+        | Event::TrainerMode { .. }
         | Event::WorkerReady { .. }
         | Event::WorkerStarted { .. }
         | Event::WorkerStopped { .. }

@@ -41,6 +41,13 @@ pub enum Event {
         /// The trainer.
         trainer: TrainerId,
     },
+    /// What a trainer's agents say of its program.
+    TrainerMode {
+        /// The trainer.
+        trainer: TrainerId,
+        /// Whether ranks that stay go on through changes of membership; else all start anew.
+        is_live: bool,
+    },
     /// A task runs that this engine did not place.
     WorkerFound {
         /// Whose.

@@ -97,6 +97,7 @@ impl Engine {
             if let RunState::Stopping { waiting, .. } = &mut run.state {
                 waiting.remove(&node);
             }
+            self.bereave(now_s, trainer, node);
         }
         if !matches!(phase, Phase::Placed | Phase::Leaving) {
             self.excuse_failures(now_s, trainer, generation);
@@ -204,7 +205,7 @@ impl Engine {
                 }
                 let reason = format!("its control folder knows generation {newest_generation}");
                 self.program_ended(now_s, trainer, node, PREEMPTED_EXIT_CODE, &reason);
-                self.stop_run(now_s, trainer, 0.0, Some(node));
+                self.go_on_without(now_s, trainer, node, 0.0);
             }
             Outcome::Stopped => {
                 let grace_s = self.config.grace_s;
@@ -215,13 +216,23 @@ impl Engine {
                     PREEMPTED_EXIT_CODE,
                     "it ended by itself as preempted",
                 );
-                self.stop_run(now_s, trainer, grace_s, Some(node));
+                self.go_on_without(now_s, trainer, node, grace_s);
             }
             Outcome::Failed { .. } if ordered => {}
             Outcome::Failed { exit_code, reason } => {
                 self.program_ended(now_s, trainer, node, exit_code, &reason);
-                self.stop_run(now_s, trainer, 0.0, Some(node));
+                self.go_on_without(now_s, trainer, node, 0.0);
             }
+        }
+    }
+
+    /// The ranks on `node` have ended by themselves: the others stop, too, unless they can
+    /// do without them.
+    fn go_on_without(&mut self, now_s: f64, trainer: TrainerId, node: NodeId, grace_s: f64) {
+        if self.is_live(trainer) {
+            self.part_with(now_s, trainer, node);
+        } else {
+            self.stop_run(now_s, trainer, grace_s, Some(node));
         }
     }
 
@@ -229,15 +240,17 @@ impl Engine {
     fn stale_worker_stopped(&mut self, now_s: f64, trainer: TrainerId, node: NodeId) -> bool {
         let worker = self
             .pool
-            .get_mut(&node)
-            .and_then(|node| node.worker.as_mut())
-            .filter(|worker| worker.trainer == trainer && worker.phase == Phase::Stale);
-        let is_stale = worker.is_some();
-        if let Some(worker) = worker {
-            worker.phase = Phase::Ready;
-            worker.since_s = now_s;
+            .get(&node)
+            .and_then(|node| node.worker_of(trainer));
+        let Some(worker) = worker.filter(|worker| worker.phase == Phase::Stale) else {
+            return false;
+        };
+        let ordered_s = worker.since_s;
+        if self.is_live(trainer) {
+            self.measure_save(trainer, now_s - ordered_s);
         }
-        is_stale
+        self.set_phase(now_s, node, trainer, Phase::Ready);
+        true
     }
 
     /// Ranks ended that nobody told to: a failure, unless a loss explains it.
@@ -255,7 +268,9 @@ impl Engine {
         let Some(run) = &known.run else {
             return;
         };
-        let lost = run.lost_member
+        let is_bereaved = run.bereaved.get(&node).is_some_and(|end_s| now_s < *end_s);
+        let lost = is_bereaved
+            || run.lost_member
             || run.members.iter().any(|member| {
                 self.pool
                     .get(member)

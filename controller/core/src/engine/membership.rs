@@ -1,7 +1,7 @@
 //! From assigned nodes to running ranks: placements, and one generation after
 //! the other. The old generation trains on until the newcomers are ready.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Action, Engine, LossReason};
 use crate::node::NodeId;
@@ -15,19 +15,19 @@ const STOP_ANSWER_S: f64 = 10.0;
 const LEAVE_AGAIN_S: f64 = 60.0;
 
 /// A trainer's nodes, as far as they matter to its membership.
-struct Roster {
+pub(super) struct Roster {
     /// Assigned, or with a worker of the trainer's.
     nodes: Vec<NodeId>,
     /// Assigned, with an agent that is connected and runs no ranks.
-    ready: Vec<NodeId>,
+    pub ready: Vec<NodeId>,
     /// How many are assigned without such an agent or a member.
-    pending: usize,
+    pub pending: usize,
     /// Assigned or not, where ranks of the trainer's run or may run.
     running: BTreeSet<NodeId>,
     /// Assigned.
-    assigned: BTreeSet<NodeId>,
+    pub assigned: BTreeSet<NodeId>,
     /// The time at which the longest-waiting ready newcomer became ready.
-    ready_since_s: Option<f64>,
+    pub ready_since_s: Option<f64>,
     /// Until when workers that were found may run ranks of which their agents, on
     /// their way back, will tell, epoch seconds.
     adopts_until_s: Option<f64>,
@@ -131,6 +131,7 @@ impl Engine {
                 if run.is_some_and(|run| {
                     run.members.iter().all(|node| roster.running.contains(node))
                 }) => {}
+            Some(_) if self.is_live(trainer) => self.adjust_live(now_s, trainer, &roster),
             Some(_) => self.adjust_running(now_s, trainer, &roster),
         }
         let run = self.run(trainer);
@@ -139,12 +140,16 @@ impl Engine {
         }
     }
 
-    fn run(&self, trainer: TrainerId) -> Option<&Run> {
+    pub(super) fn run(&self, trainer: TrainerId) -> Option<&Run> {
         self.trainers.get(&trainer)?.run.as_ref()
     }
 
+    pub(super) fn run_mut(&mut self, trainer: TrainerId) -> Option<&mut Run> {
+        self.trainers.get_mut(&trainer)?.run.as_mut()
+    }
+
     /// Stops a running generation when its membership has to change.
-    fn adjust_running(&mut self, now_s: f64, trainer: TrainerId, roster: &Roster) {
+    pub(super) fn adjust_running(&mut self, now_s: f64, trainer: TrainerId, roster: &Roster) {
         let Some((run, is_running)) = self.trainers.get(&trainer).and_then(|known| {
             let run = known.run.as_ref()?;
             Some((run, matches!(run.state, RunState::Running)))
@@ -219,7 +224,7 @@ impl Engine {
         self.wake_at(deadline_s);
     }
 
-    fn measure_save(&mut self, trainer: TrainerId, save_s: f64) {
+    pub(super) fn measure_save(&mut self, trainer: TrainerId, save_s: f64) {
         let lead_s = self.vacate_lead_s(trainer);
         if let Some(known) = self.trainers.get_mut(&trainer) {
             let usual_s = known.save_s.map_or(save_s, |old_s| (old_s + save_s) / 2.0);
@@ -331,6 +336,7 @@ impl Engine {
             state: RunState::Starting(BTreeSet::new()),
             since_s: now_s,
             lost_member: false,
+            bereaved: BTreeMap::new(),
         };
         self.actions.push(Action::Start {
             trainer,
@@ -420,7 +426,7 @@ impl Engine {
         }
     }
 
-    fn set_phase(&mut self, now_s: f64, node: NodeId, trainer: TrainerId, phase: Phase) {
+    pub(super) fn set_phase(&mut self, now_s: f64, node: NodeId, trainer: TrainerId, phase: Phase) {
         if let Some(pool_node) = self.pool.get_mut(&node)
             && let Some(worker) = &mut pool_node.worker
             && worker.trainer == trainer
@@ -495,7 +501,9 @@ impl Engine {
         let Some(known) = self.trainers.get_mut(&trainer) else {
             return;
         };
-        let newest = generation == known.generation;
+        // Live ranks need not have heard of the newest one yet.
+        let is_live = known.is_live;
+        let newest = is_live || generation == known.generation;
         // What an agent says need not make sense.
         let distinct: BTreeSet<&NodeId> = members.iter().collect();
         let is_sound = members.contains(&node) && distinct.len() == members.len();
@@ -506,15 +514,19 @@ impl Engine {
                 state: RunState::Adopting(BTreeSet::new()),
                 since_s: now_s,
                 lost_member: false,
+                bereaved: BTreeMap::new(),
             });
+        } else if is_live && is_sound {
+            self.adopt_newer(now_s, trainer, generation, members);
         }
-        let Some(run) = known
-            .run
-            .as_mut()
-            .filter(|run| run.number == generation && run.members.contains(&node))
-        else {
+        let run = self.run_mut(trainer).filter(|run| {
+            let is_known = run.number == generation || is_live && generation < run.number;
+            is_known && run.members.contains(&node)
+        });
+        let Some(run) = run else {
             return self.kill_stale(now_s, trainer, node, generation);
         };
+        let number = run.number;
         match &mut run.state {
             RunState::Adopting(confirmed) => {
                 confirmed.insert(node);
@@ -538,19 +550,22 @@ impl Engine {
                 let left_s = (*deadline_s - STOP_ANSWER_S - now_s).clamp(0.0, *grace_s);
                 self.actions.push(Action::Stop {
                     trainer,
-                    generation,
+                    generation: number,
                     nodes: vec![node],
                     grace_s: left_s,
                 });
             }
         }
         self.set_phase(now_s, node, trainer, Phase::Member);
+        if generation < number {
+            self.tell_again(trainer);
+        }
         self.measure(now_s, trainer);
     }
 
     /// The worker runs, or is about to run, ranks of a generation that is not the
     /// trainer's current one.
-    fn kill_stale(&mut self, now_s: f64, trainer: TrainerId, node: NodeId, generation: u64) {
+    pub(super) fn kill_stale(&mut self, now_s: f64, trainer: TrainerId, node: NodeId, generation: u64) {
         self.set_phase(now_s, node, trainer, Phase::Stale);
         self.actions.push(Action::Stop {
             trainer,
@@ -563,6 +578,7 @@ impl Engine {
     /// A member came back without ranks: they ended, it never heard of the start,
     /// or it is about to start them; it answers when it is told to stop.
     fn member_without_ranks(&mut self, now_s: f64, trainer: TrainerId, node: NodeId) {
+        let is_live = self.is_live(trainer);
         let Some(run) = self
             .trainers
             .get_mut(&trainer)
@@ -579,6 +595,8 @@ impl Engine {
                     grace_s: 0.0,
                 });
             }
+        } else if is_live {
+            self.part_with(now_s, trainer, node);
         } else {
             run.lost_member = true;
             self.stop_run(now_s, trainer, 0.0, None);
@@ -675,7 +693,7 @@ impl Engine {
         let patience_s = match worker.phase {
             Phase::Placed | Phase::Found => self.config.worker_start_timeout_s,
             Phase::Leaving if !is_closing() => LEAVE_AGAIN_S,
-            Phase::Stale => STOP_ANSWER_S,
+            Phase::Stale => self.stale_grace_s(worker.trainer) + STOP_ANSWER_S,
             Phase::Leaving | Phase::Ready | Phase::Member => return None,
         };
         Some(worker.since_s + patience_s)

@@ -2,8 +2,9 @@
 //! that the daemon and the replay decide alike.
 //!
 //! `due` says when to decide, `decide` and what it names which trainer shall have which
-//! nodes, `membership` turns that into placements and generations, `faults` judges losses
-//! and failures, `quarantine` keeps bad nodes out of use.
+//! nodes, `membership` turns that into placements and generations, `live` does so for
+//! programs that handle membership themselves, `faults` judges losses and failures,
+//! `quarantine` keeps bad nodes out of use.
 
 mod admit;
 mod choose;
@@ -14,6 +15,7 @@ mod faults;
 mod forced;
 mod groups;
 mod learn;
+mod live;
 mod membership;
 mod pose;
 mod quarantine;
@@ -375,6 +377,11 @@ impl Engine {
                 }
             }
             Event::TrainerGone { trainer } => self.forget_trainer(trainer),
+            Event::TrainerMode { trainer, is_live } => {
+                if let Some(known) = self.trainers.get_mut(&trainer) {
+                    known.is_live = is_live;
+                }
+            }
             Event::WorkerFound { trainer, node } => self.adopt_worker(now_s, trainer, node),
             Event::WorkerReady {
                 trainer,
