@@ -109,6 +109,10 @@ pub struct Join {
     pub newest_generation: u64,
     /// The trainer's verdict in the control folder.
     pub verdict: Option<i32>,
+    /// Whether the ranks outlive changes of membership: told to start another
+    /// generation, they go on in it. Agents that don't say start them anew.
+    #[serde(default)]
+    pub live: bool,
 }
 
 /// A worker agent's messages.
@@ -208,7 +212,7 @@ pub enum ToAgent {
     /// Alive: the answer to each [`FromAgent::Heartbeat`]. An agent that hears
     /// nothing for three heartbeats connects anew.
     Heartbeat,
-    /// Start the ranks of a generation.
+    /// Start the ranks of a generation; live ranks that run go on in it.
     Start(Start),
     /// Stop the ranks of `generation`: SIGTERM, SIGKILL after `grace_s` (0: at once).
     Stop {
@@ -372,6 +376,7 @@ mod tests {
             folder_submit_time_s: None,
             newest_generation: 3,
             verdict: Some(0),
+            live: true,
         }));
         for outcome in [
             Outcome::Stopped,
@@ -400,5 +405,13 @@ mod tests {
         comes_back(Answer::Rows {
             rows: vec![serde_json::json!({"t": 1})],
         });
+    }
+
+    #[test]
+    fn an_agent_that_does_not_say_is_not_live() {
+        let join = r#"{"array_job_id": 7, "array_task_id": 1, "job_id": 9, "restart_count": 0,
+            "node": "n1", "free_port": 1, "generation": null, "members": [],
+            "folder_submit_time_s": null, "newest_generation": 0, "verdict": null}"#;
+        assert!(!serde_json::from_str::<Join>(join).unwrap().live);
     }
 }

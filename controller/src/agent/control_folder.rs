@@ -16,6 +16,12 @@ use super::log::say;
 /// Longest file of ours that is read, in bytes.
 const MAX_BYTES: u64 = 4096;
 
+/// Longest host file that is read, in bytes.
+const MAX_HOSTFILE_BYTES: u64 = 1024 * 1024;
+
+/// How a host file begins, before the generation's number.
+const HOSTFILE_HEAD: &str = "# generation ";
+
 /// A generation above this is damage.
 const MOST_GENERATIONS: u64 = 1 << 53;
 
@@ -175,20 +181,42 @@ impl ControlFolder {
         self.make(&self.file("ckpt"))
     }
 
+    /// The newest generation whose host file leaves `node` out; 0 when the file names it, or
+    /// none is there.
+    pub fn generation_without(&self, node: &str) -> u64 {
+        let Some(text) = self.text_of("hostfile", MAX_HOSTFILE_BYTES) else {
+            return 0;
+        };
+        let mut hosts = text.lines().filter(|line| !line.starts_with('#'));
+        let is_named =
+            hosts.any(|line| line.rsplit_once(':').is_some_and(|(host, _)| host == node));
+        match is_named {
+            true => 0,
+            false => hostfile_generation(&text),
+        }
+    }
+
     /// Writes the host file of `generation`: a `host:slots` a line. Every node
-    /// writes the same, so that it is there before its ranks are.
+    /// writes the same, so that it is there before its ranks are; one that is
+    /// late leaves a newer one alone.
     pub fn write_hostfile(
         &self,
         generation: u64,
         members: &[Member],
         slots: u32,
     ) -> Result<(), FolderError> {
-        let mut text = format!("# generation {generation}\n");
+        let mut text = format!("{HOSTFILE_HEAD}{generation}\n");
         for member in members {
             text.push_str(&format!("{}:{slots}\n", member.node));
         }
-        match self.text("hostfile") {
+        match self.text_of("hostfile", MAX_HOSTFILE_BYTES) {
             Some(present) if present == text => Ok(()),
+            Some(present)
+                if (generation + 1..=self.generation())
+                    .contains(&hostfile_generation(&present)) =>
+            {
+                Ok(())
+            }
             _ => self.replace("hostfile", &text),
         }
     }
@@ -230,9 +258,13 @@ impl ControlFolder {
     }
 
     fn text(&self, name: &str) -> Option<String> {
+        self.text_of(name, MAX_BYTES)
+    }
+
+    fn text_of(&self, name: &str, max_bytes: u64) -> Option<String> {
         let mut text = String::new();
         let file = File::open(self.file(name)).ok()?;
-        io::Read::read_to_string(&mut io::Read::take(file, MAX_BYTES), &mut text).ok()?;
+        io::Read::read_to_string(&mut io::Read::take(file, max_bytes), &mut text).ok()?;
         Some(text)
     }
 
@@ -271,6 +303,13 @@ impl ControlFolder {
             error,
         }
     }
+}
+
+/// The generation whose host file this is; 0 when it does not say.
+fn hostfile_generation(text: &str) -> u64 {
+    let first = text.lines().next();
+    let number = first.and_then(|line| line.strip_prefix(HOSTFILE_HEAD));
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -344,8 +383,15 @@ mod tests {
             address: "10.0.0.1".into(),
         });
         folder.write_hostfile(4, &members, 2).unwrap();
-        let text = fs::read_to_string(folder.file("hostfile")).unwrap();
-        assert_eq!(text, "# generation 4\nn1:2\nn2:2\n");
+        let read = || fs::read_to_string(folder.file("hostfile")).unwrap();
+        assert_eq!(read(), "# generation 4\nn1:2\nn2:2\n");
+        assert_eq!(folder.generation_without("n2"), 0);
+        assert_eq!(folder.generation_without("n"), 4);
+        folder.claim(4).unwrap();
+        folder.write_hostfile(3, &members[..1], 2).unwrap();
+        assert_eq!(read(), "# generation 4\nn1:2\nn2:2\n");
+        folder.write_hostfile(5, &members[..1], 2).unwrap();
+        assert_eq!(read(), "# generation 5\nn1:2\n");
     }
 
     #[test]

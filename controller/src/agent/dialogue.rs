@@ -68,6 +68,7 @@ impl Session {
             folder_submit_time_s: contents.submit_time_s,
             newest_generation: contents.generation.max(self.newest_seen),
             verdict: self.verdict.or(recorded).map(|verdict| verdict.exit_code),
+            live: self.work.live.is_some(),
         }
     }
 
@@ -170,6 +171,9 @@ impl Session {
             let newest_generation = self.newest_seen;
             return self.report_stopped(number, Outcome::Fenced { newest_generation });
         }
+        if self.work.live.is_some() && self.generation.is_some() {
+            return self.update(start);
+        }
         if let Some(generation) = &mut self.generation {
             generation.kill(Outcome::Stopped);
         }
@@ -180,9 +184,13 @@ impl Session {
     fn on_stop(&mut self, number: u64, grace: Duration) {
         // It must not start here any more.
         self.newest_seen = self.newest_seen.max(number);
+        let is_live = self.work.live.is_some();
         if let Some(generation) = &mut self.generation
-            && generation.start.generation == number
+            && (generation.start.generation == number
+                // It need not have heard of each one in which it went on.
+                || is_live && generation.start.generation < number)
         {
+            generation.start.generation = number;
             return generation.stop(grace, Instant::now());
         }
         if Preparing::number(&self.preparing) == Some(number) {

@@ -6,14 +6,16 @@ use std::path::Path;
 
 use bftrainer::wire::Start;
 
-/// Torch's names that a rank of ours gets.
-const OF_RANK: [&str; 6] = [
+/// Torch's names that a rank of ours may get.
+const OF_RANK: [&str; 8] = [
     "RANK",
     "WORLD_SIZE",
     "LOCAL_RANK",
     "LOCAL_WORLD_SIZE",
     "GROUP_RANK",
     "GROUP_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
 ];
 
 /// Names that must not be inherited when this generation does not set them.
@@ -44,6 +46,8 @@ pub struct Placement<'a> {
     pub report: Option<&'a Path>,
     /// Ranks on each node; `None` when COMMAND deals them out itself.
     pub ranks_per_node: Option<u32>,
+    /// COMMAND goes on through changes of membership.
+    pub is_live: bool,
 }
 
 impl Placement<'_> {
@@ -51,11 +55,16 @@ impl Placement<'_> {
     pub fn variables(&self, local: u32) -> Vec<(&'static str, OsString)> {
         let start = self.start;
         let nodes = start.members.len();
-        let master = start.members.first().map(|member| member.address.as_str());
+        let address = |rank: usize| {
+            let member = start.members.get(rank);
+            OsString::from(member.map_or("", |member| member.address.as_str()))
+        };
+        let mode = if self.is_live { "live" } else { "restart" };
         let mut all: Vec<(&'static str, OsString)> = vec![
             ("BFT_TRAINER_ID", text(self.trainer_id)),
             ("BFT_NODE", self.node.into()),
-            ("BFT_MODE", "restart".into()),
+            ("BFT_NODE_ADDR", address(start.node_rank as usize)),
+            ("BFT_MODE", mode.into()),
             ("BFT_GENERATION", text(start.generation)),
             ("BFT_NUM_NODES", text(nodes)),
             ("BFT_NODE_RANK", text(start.node_rank)),
@@ -65,9 +74,11 @@ impl Placement<'_> {
             ("BFT_CONTROL_DIR", self.control_dir.into()),
             ("BFT_CKPT_DIR", self.ckpt_dir.into()),
             ("BFT_GRACE", text(self.grace_s)),
-            ("MASTER_ADDR", master.unwrap_or_default().into()),
-            ("MASTER_PORT", text(start.master_port)),
         ];
+        if !self.is_live {
+            all.push(("MASTER_ADDR", address(0)));
+            all.push(("MASTER_PORT", text(start.master_port)));
+        }
         if let Some(socket) = self.report {
             let mut address = OsString::from("unix://");
             address.push(socket);

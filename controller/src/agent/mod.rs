@@ -24,6 +24,7 @@ mod generation;
 mod identity;
 mod keeper;
 mod link;
+mod live;
 mod log;
 mod ports;
 mod processes;

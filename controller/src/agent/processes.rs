@@ -49,6 +49,24 @@ pub fn signal(pid: pid_t, signal: i32) -> bool {
     sent || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
 
+/// Sends `signal` to those descendants of this process that catch it: the others may not have
+/// come so far yet, and would die of it.
+pub fn notify_descendants(number: i32) {
+    for pid in descendants(own_pid()) {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
+        if status.is_ok_and(|status| catches(&status, number)) {
+            signal(pid, number);
+        }
+    }
+}
+
+/// Whether a process with this /proc/PID/status has a handler for a signal.
+fn catches(status: &str, number: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & (1 << (number - 1)) != 0)
+}
+
 /// All living descendants of `root`, zombies left out.
 pub fn descendants(root: pid_t) -> Vec<pid_t> {
     let mut children: HashMap<pid_t, Vec<Process>> = HashMap::new();
@@ -166,6 +184,14 @@ mod tests {
         assert_eq!((process.parent, process.is_zombie), (5, false));
         assert!(parse_stat(7, b"7 (a) Z 5 6").unwrap().is_zombie);
         assert!(parse_stat(7, b"").is_none());
+    }
+
+    #[test]
+    fn the_mask_of_caught_signals_is_read() {
+        let status = "Name:\tx\nSigIgn:\t0000000000000800\nSigCgt:\t0000000000000200\n";
+        assert!(catches(status, libc::SIGUSR1));
+        assert!(!catches(status, libc::SIGUSR2));
+        assert!(!catches("", libc::SIGUSR1));
     }
 
     #[test]

@@ -152,8 +152,8 @@ pub struct Relay {
 
 impl Relay {
     /// Takes a datagram that came while `generation` ran; lines of another one
-    /// are dropped.
-    pub fn take(&mut self, datagram: &[u8], generation: u64) {
+    /// are dropped, but those of live ranks, which may not know which it is.
+    pub fn take(&mut self, datagram: &[u8], generation: u64, is_live: bool) {
         let Some(mut progress) = parse(datagram) else {
             if !self.has_complained {
                 self.has_complained = true;
@@ -162,6 +162,7 @@ impl Relay {
             }
             return;
         };
+        progress.generation = progress.generation.filter(|_| !is_live);
         if *progress.generation.get_or_insert(generation) == generation {
             progress.time_s.get_or_insert_with(clock::now_s);
             self.newest = Some(progress);
@@ -278,17 +279,19 @@ mod tests {
     fn the_newest_line_goes_out_at_most_twice_a_second_and_the_last_always() {
         let mut relay = Relay::default();
         let start = Instant::now();
-        relay.take(b"bft1 samples=1", 4);
+        relay.take(b"bft1 samples=1", 4, false);
         assert_eq!(relay.due(start).map(|line| line.samples), Some(1));
-        relay.take(b"bft1 samples=2", 4);
-        relay.take(b"bft1 samples=3", 4);
-        relay.take(b"bft1 samples=9 gen=3", 4);
-        relay.take(b"noise", 4);
+        relay.take(b"bft1 samples=2", 4, false);
+        relay.take(b"bft1 samples=3", 4, false);
+        relay.take(b"bft1 samples=9 gen=3", 4, false);
+        relay.take(b"noise", 4, false);
         assert_eq!(relay.due(start + RELAY_EVERY / 2), None);
         assert_eq!(relay.wake_at(), Some(start + RELAY_EVERY));
         let rest = relay.rest().unwrap();
         assert_eq!((rest.samples, rest.generation), (3, Some(4)));
         assert_eq!(relay.rest(), None);
+        relay.take(b"bft1 samples=9 gen=3", 4, true);
+        assert_eq!(relay.rest().unwrap().generation, Some(4));
     }
 
     proptest! {

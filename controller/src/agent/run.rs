@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
+
 use super::call::Call;
 use super::environment::allocated_gpus;
 use super::identity::Identity;
 use super::keeper::{self, Kept, PREEMPTED};
+use super::live::{self, Live};
 use super::log::say;
 use super::processes;
 use super::progress;
@@ -30,6 +33,14 @@ pub struct Args {
     /// Start COMMAND once a node and leave the ranks to it
     #[arg(long, conflicts_with = "ranks_per_node")]
     pub per_node: bool,
+    /// Start COMMAND once a node and let it go on when other nodes come and go: it handles
+    /// membership itself, from the host file
+    #[arg(long, conflicts_with_all = ["ranks_per_node", "per_node"])]
+    pub live: bool,
+    /// Signal COMMAND's processes that catch it when the host file has changed: USR1, USR2,
+    /// HUP or WINCH
+    #[arg(long, value_name = "SIGNAL", requires = "live", value_parser = live::parse_signal)]
+    pub notify: Option<Signal>,
     /// The training program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub command: Vec<OsString>,
@@ -41,6 +52,8 @@ impl Args {
         Args {
             ranks_per_node: None,
             per_node: false,
+            live: false,
+            notify: None,
             command,
         }
     }
@@ -95,7 +108,10 @@ fn agent(args: Args, identity: Identity, reports: Option<&Path>, kept: Kept) -> 
     let work = super::session::Work {
         command: args.command,
         slots,
-        per_node: args.per_node,
+        per_node: args.per_node || args.live,
+        live: args.live.then_some(Live {
+            notify: args.notify,
+        }),
         ckpt_dir,
     };
     let code = runtime.block_on(async {

@@ -19,6 +19,7 @@ use super::generation::Generation;
 use super::identity::Identity;
 use super::keeper::Kept;
 use super::link::Link;
+use super::live::Live;
 use super::log::say;
 use super::ports::free_port;
 use super::processes::{self, Reaped};
@@ -48,6 +49,8 @@ pub struct Work {
     pub slots: u32,
     /// COMMAND deals out the ranks itself.
     pub per_node: bool,
+    /// COMMAND goes on through changes of membership.
+    pub live: Option<Live>,
     /// The user's folder for checkpoints, instead of ours.
     pub ckpt_dir: Option<PathBuf>,
 }
@@ -188,14 +191,18 @@ impl Session {
         if let Some(progress) = self.relay.due(now) {
             self.link.send(FromAgent::Progress(progress));
         }
-        if self.is_idle()
+        if (self.is_idle() || self.may_update())
             && let Some(start) = self.pending.take()
         {
             self.prepare(start);
         }
         if self.generation.is_some() && self.fence_read.is_none() && now >= self.fence_at {
             let folder = self.folder.clone();
-            self.fence_read = Some(tokio::task::spawn_blocking(move || folder.generation()));
+            let live_on = self.work.live.map(|_| self.identity.node.clone());
+            self.fence_read = Some(tokio::task::spawn_blocking(move || match live_on {
+                Some(node) => folder.generation_without(&node),
+                None => folder.generation(),
+            }));
             self.fence_at = now + self.heartbeat();
         }
         self.depart_if_due(now);
@@ -236,6 +243,7 @@ impl Session {
             self.on_datagram(&datagram);
         }
         self.generation = None;
+        self.forget_update(start.generation);
         self.fence_read = None;
         if let Some(progress) = self.relay.rest() {
             self.link.send(FromAgent::Progress(progress));
@@ -307,7 +315,9 @@ impl Session {
         if let Some(generation) = &self.generation
             && generation.start.node_rank == 0
         {
-            self.relay.take(datagram, generation.start.generation);
+            let is_live = self.work.live.is_some();
+            self.relay
+                .take(datagram, generation.start.generation, is_live);
         }
     }
 

@@ -32,6 +32,8 @@ const NO_COMMAND: i32 = 127;
 #[derive(Debug)]
 pub(super) struct Preparing {
     start: Start,
+    /// Live ranks run already, and go on in it.
+    is_update: bool,
     cancelled: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<(), PrepareError>>>,
 }
@@ -99,6 +101,7 @@ impl Session {
         };
         self.preparing = Some(Preparing {
             start,
+            is_update: self.generation.is_some(),
             cancelled,
             thread: Some(tokio::task::spawn_blocking(move || preparation.run())),
         });
@@ -106,36 +109,42 @@ impl Session {
 
     /// Starts the ranks of the generation that has been prepared.
     pub(super) fn on_prepared(&mut self, result: Result<(), PrepareError>) {
-        let Some(Preparing {
-            start, cancelled, ..
-        }) = self.preparing.take()
-        else {
+        let Some(preparing) = self.preparing.take() else {
             return;
         };
+        let Preparing {
+            start, cancelled, ..
+        } = preparing;
         let number = start.generation;
         let result = match result {
             Ok(()) if cancelled.load(Ordering::Relaxed) => Err(PrepareError::Cancelled),
             result => result,
         };
         match result {
+            result if preparing.is_update => self.on_updated(&start, result),
             Ok(()) => self.start_ranks(start),
             Err(error) => {
                 say!("generation {number} does not start here: {error}");
-                let outcome = match error {
-                    PrepareError::Cancelled => Outcome::Stopped,
-                    PrepareError::Folder(FolderError::Fenced { newest }) => {
-                        self.newest_seen = self.newest_seen.max(newest);
-                        Outcome::Fenced {
-                            newest_generation: newest,
-                        }
-                    }
-                    error => Outcome::Failed {
-                        exit_code: FOLDER_UNUSABLE,
-                        reason: error.to_string(),
-                    },
-                };
+                let outcome = self.outcome_of(error);
                 self.report_stopped(number, outcome);
             }
+        }
+    }
+
+    /// How a generation ends that could not be prepared.
+    pub(super) fn outcome_of(&mut self, error: PrepareError) -> Outcome {
+        match error {
+            PrepareError::Cancelled => Outcome::Stopped,
+            PrepareError::Folder(FolderError::Fenced { newest }) => {
+                self.newest_seen = self.newest_seen.max(newest);
+                Outcome::Fenced {
+                    newest_generation: newest,
+                }
+            }
+            error => Outcome::Failed {
+                exit_code: FOLDER_UNUSABLE,
+                reason: error.to_string(),
+            },
         }
     }
 
@@ -163,18 +172,22 @@ impl Session {
             ckpt_dir: &ckpt_dir,
             report: self.inbox.as_ref().map(|inbox| inbox.path()),
             ranks_per_node: (!self.work.per_node).then_some(self.work.slots),
+            is_live: self.work.live.is_some(),
         };
         let (mut ranks, mut failure) = (Vec::new(), None);
         for local in 0..placement.ranks_per_node.unwrap_or(1) {
             let is_rank_0 = start.node_rank == 0 && local == 0;
             let variables = placement.variables(local);
-            match Rank::start(&self.work.command, &variables, is_rank_0) {
+            // A live rank may become rank 0 later.
+            let is_piped = is_rank_0 || self.work.live.is_some();
+            match Rank::start(&self.work.command, &variables, is_piped) {
                 Ok((rank, output)) => {
                     ranks.push(rank);
                     if let Some((stdout, stderr)) = output {
-                        match Tee::start(stdout, stderr, self.folder.file("rank0.log")) {
+                        let log = self.folder.file("rank0.log");
+                        match Tee::start(stdout, stderr, log, is_rank_0) {
                             Ok(tee) => self.tee = Some(tee),
-                            Err(error) => failure = Some(format!("rank 0's output: {error}")),
+                            Err(error) => failure = Some(format!("the rank's output: {error}")),
                         }
                     }
                 }

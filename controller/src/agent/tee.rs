@@ -1,4 +1,5 @@
-//! Rank 0's output, copied to the task's own output and to `rank0.log`.
+//! Rank 0's output, copied to the task's own output and to `rank0.log`; a live rank's
+//! goes to the log while it is rank 0.
 //!
 //! One thread per stream, one fixed buffer each. A destination that fails is
 //! given up, said once, and the rank's output is read on, so that a full disk
@@ -9,6 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,27 +22,44 @@ const BUFFER_BYTES: usize = 64 * 1024;
 
 /// The copying of one generation's output.
 #[derive(Debug)]
-pub struct Tee(Vec<oneshot::Receiver<()>>);
+pub struct Tee {
+    ends: Vec<oneshot::Receiver<()>>,
+    log: Arc<Log>,
+}
 
 impl Tee {
-    /// Copies `stdout` and `stderr` to ours and both to `log`, until they end.
+    /// Copies `stdout` and `stderr` to ours and, if the rank `is_first`, both to `log`,
+    /// until they end.
     pub fn start(
         stdout: impl Read + Send + 'static,
         stderr: impl Read + Send + 'static,
         log: PathBuf,
+        is_first: bool,
     ) -> io::Result<Tee> {
-        let log = Arc::new(Log::open(log));
+        let log = Arc::new(Log {
+            is_wanted: AtomicBool::new(is_first),
+            sink: Mutex::new(Sink::Closed),
+            path: log,
+        });
         let ours = own(io::stdout().as_fd());
-        let out = copy("rank 0's stdout", stdout, ours, Arc::clone(&log))?;
+        let out = copy("the rank's stdout", stdout, ours, Arc::clone(&log))?;
         let ours = own(io::stderr().as_fd());
-        let err = copy("rank 0's stderr", stderr, ours, log)?;
-        Ok(Tee(vec![out, err]))
+        let err = copy("the rank's stderr", stderr, ours, Arc::clone(&log))?;
+        Ok(Tee {
+            ends: vec![out, err],
+            log,
+        })
+    }
+
+    /// Whether the rank is rank 0 from now on.
+    pub fn is_first(&self, is_first: bool) {
+        self.log.is_wanted.store(is_first, Ordering::Relaxed);
     }
 
     /// Waits until all is copied, at most `limit`.
     pub async fn drained(self, limit: Duration) {
         let all = async {
-            for end in self.0 {
+            for end in self.ends {
                 let _ = end.await;
             }
         };
@@ -83,38 +102,50 @@ fn copy(
     Ok(end)
 }
 
-/// The log file, `None` once it has failed.
+/// The log file.
+#[derive(Debug)]
 struct Log {
-    file: Mutex<Option<File>>,
+    is_wanted: AtomicBool,
+    sink: Mutex<Sink>,
     path: PathBuf,
 }
 
-impl Log {
-    fn open(path: PathBuf) -> Self {
-        let file = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            .open(&path)
-            .map_err(|error| given_up(&path, &error))
-            .ok();
-        Log {
-            file: Mutex::new(file),
-            path,
-        }
-    }
+#[derive(Debug)]
+enum Sink {
+    Closed,
+    Open(File),
+    /// It has failed.
+    GivenUp,
+}
 
+impl Log {
     fn append(&self, bytes: &[u8]) {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Err(error)) = file.as_mut().map(|file| file.write_all(bytes)) {
-            given_up(&self.path, &error);
-            *file = None;
+        if !self.is_wanted.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut sink = self.sink.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = match &mut *sink {
+            Sink::GivenUp => return,
+            Sink::Open(file) => file.write_all(bytes),
+            Sink::Closed => open(&self.path).and_then(|mut file| {
+                file.write_all(bytes)?;
+                *sink = Sink::Open(file);
+                Ok(())
+            }),
+        };
+        if let Err(error) = written {
+            say!("{} is not written any more: {error}", self.path.display());
+            *sink = Sink::GivenUp;
         }
     }
 }
 
-fn given_up(path: &Path, error: &io::Error) {
-    say!("{} is not written any more: {error}", path.display());
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(path)
 }
 
 #[cfg(test)]
@@ -125,7 +156,7 @@ mod tests {
     async fn a_full_disk_never_blocks_the_rank() {
         let (stdout, mut rank) = io::pipe().unwrap();
         let (stderr, _) = io::pipe().unwrap();
-        let tee = Tee::start(stdout, stderr, PathBuf::from("/dev/full")).unwrap();
+        let tee = Tee::start(stdout, stderr, PathBuf::from("/dev/full"), true).unwrap();
         let writer = tokio::task::spawn_blocking(move || {
             for _ in 0..8 {
                 rank.write_all(&[b'\n'; 1024]).unwrap();

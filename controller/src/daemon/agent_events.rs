@@ -100,6 +100,7 @@ impl Brain {
         }
         // Files of an earlier trainer of the same number say nothing.
         let files_are_ours = join.folder_submit_time_s == Some(array.submit_time_s);
+        let is_live = join.live;
         self.agents
             .insert(now_s, *connection, join, to_agent.clone());
         if let Some(agent) = self.agents.get_mut(key) {
@@ -110,6 +111,7 @@ impl Brain {
             events.push(Event::Finished { trainer, exit_code });
             return;
         }
+        events.push(Event::TrainerMode { trainer, is_live });
         let running = join.generation.map(|generation| {
             let members = join
                 .members

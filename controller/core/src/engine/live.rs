@@ -137,10 +137,7 @@ impl Engine {
         let Some(known) = self.trainers.get_mut(&trainer) else {
             return;
         };
-        let mut bereaved = known
-            .run
-            .take()
-            .map_or(BTreeMap::new(), |run| run.bereaved);
+        let mut bereaved = known.run.take().map_or(BTreeMap::new(), |run| run.bereaved);
         bereaved.retain(|node, until_s| now_s < *until_s && staying.contains(node));
         let mut members = staying;
         members.extend(newcomers);
@@ -219,9 +216,8 @@ impl Engine {
         if generation <= run.number {
             return;
         }
-        let (known, left_out): (BTreeSet<NodeId>, BTreeSet<NodeId>) = confirmed
-            .iter()
-            .partition(|node| members.contains(*node));
+        let (known, left_out): (BTreeSet<NodeId>, BTreeSet<NodeId>) =
+            confirmed.iter().partition(|node| members.contains(*node));
         *confirmed = known;
         let older = std::mem::replace(&mut run.number, generation);
         run.members = members;

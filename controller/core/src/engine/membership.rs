@@ -565,7 +565,13 @@ impl Engine {
 
     /// The worker runs, or is about to run, ranks of a generation that is not the
     /// trainer's current one.
-    pub(super) fn kill_stale(&mut self, now_s: f64, trainer: TrainerId, node: NodeId, generation: u64) {
+    pub(super) fn kill_stale(
+        &mut self,
+        now_s: f64,
+        trainer: TrainerId,
+        node: NodeId,
+        generation: u64,
+    ) {
         self.set_phase(now_s, node, trainer, Phase::Stale);
         self.actions.push(Action::Stop {
             trainer,
