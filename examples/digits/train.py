@@ -41,6 +41,7 @@ INPUTS = 65  # 8x8 pixels and a constant 1, whose weight is the bias.
 
 SIGNAL_CHECK_S = 0.1  # How often one who waits looks whether SIGTERM has come.
 STOP_PATIENCE_S = 5.0  # How long one with SIGTERM waits for peers that don't answer.
+HELLO_BYTES = 64  # What ranks say first is padded to this.
 SIGTERM_SKEW_S = 0.5  # How much later than a peer's our own SIGTERM may arrive.
 
 
@@ -171,12 +172,15 @@ class Trainer:
     def __init__(self, options, collective):
         self.options = options
         self.collective = collective
-        self.is_first = collective.rank == 0
         self.state = State(options.seed, options.batch, options.lr)
         self.steps = 0  # Since this process started.
         digits = load_digits(DATA_FILE)
         self.training, self.test = digits[:TRAINING_ROWS], digits[TRAINING_ROWS:]
         self.checkpoint = os.path.join(os.environ.get("BFT_CKPT_DIR", "ckpt"), "digits.json")
+
+    @property
+    def is_first(self):
+        return self.collective.rank == 0
 
     def resume(self):
         """Every rank gets the state that rank 0 found.
@@ -185,14 +189,17 @@ class Trainer:
         while still see an older one.
         """
         if self.is_first:
-            os.makedirs(os.path.dirname(self.checkpoint), exist_ok=True)
-            try:
-                with open(self.checkpoint, "rb") as file:
-                    self.state.load_json(file.read())
-            except FileNotFoundError:
-                pass
+            self.load_checkpoint()
             self.report()
         self.state.load_json(self.collective.broadcast(self.state.to_json()))
+
+    def load_checkpoint(self):
+        os.makedirs(os.path.dirname(self.checkpoint), exist_ok=True)
+        try:
+            with open(self.checkpoint, "rb") as file:
+                self.state.load_json(file.read())
+        except FileNotFoundError:
+            pass
 
     def run(self):
         """Trains to the last epoch, or to the stop; returns the exit code."""
@@ -226,7 +233,7 @@ class Trainer:
         loss_sum, gradient = loss_and_gradient_sums(state.weights, shard)
         time.sleep(len(shard) * self.options.device_ms_per_sample / 1000)
 
-        stop = float(bft.stop_requested())
+        stop = float(self.must_stop())
         stop, loss_sum, *gradient = self.collective.all_reduce([stop, loss_sum] + gradient)
 
         descend(state.weights, gradient, state.lr / len(batch))
@@ -234,6 +241,10 @@ class Trainer:
         state.position += len(batch)
         state.samples += len(batch)
         return loss_sum / len(batch), stop > 0
+
+    def must_stop(self):
+        """Whether this rank wants all to stop after the step at hand."""
+        return bft.stop_requested()
 
     def finish_epoch(self):
         state = self.state
@@ -352,6 +363,7 @@ class Collective:
         self.rank = rank
         self.world_size = world_size
         self.timeout_s = timeout_s
+        self.generation = os.environ.get("BFT_GENERATION", "-")
         self.stop_patience_s = 0.0  # Until the ranks are together there is nothing to save.
         self.peers = []  # Rank 0: sockets to ranks 1, 2, ...; others: the one to rank 0.
 
@@ -362,19 +374,18 @@ class Collective:
         deadline = time.monotonic() + self.timeout_s
         master = (master_address, int(master_port))
         if self.rank == 0:
-            self._accept_peers(master, deadline)
+            with self._listen(master, deadline) as listener:
+                self._accept_peers(listener, deadline)
         else:
-            self.peers = [self._connect(master, deadline)]
+            self.peers = [self._connect(lambda: master, deadline)]
 
     def broadcast(self, content):
         """Rank 0's bytes, on every rank. The first call tells that all have come."""
         if self.rank == 0:
-            message = array("q", [len(content)]).tobytes() + content
             for peer in self.peers:
-                self._send(peer, message)
+                self._send_message(peer, content)
         else:
-            (length,) = array("q", self._receive(self.peers[0], 8))
-            content = self._receive(self.peers[0], length)
+            content = self._receive_message(self.peers[0])
         self.stop_patience_s = STOP_PATIENCE_S
         return content
 
@@ -397,20 +408,19 @@ class Collective:
 
     # Meeting.
 
-    def _accept_peers(self, master, deadline):
+    def _accept_peers(self, listener, deadline):
         found = {}
-        with self._listen(master, deadline) as listener:
-            while len(found) < self.world_size - 1:
-                here = "{} of {} ranks are here".format(len(found) + 1, self.world_size)
-                self._check_wait(deadline, here)
-                if not is_readable(listener):
-                    continue
-                peer, _ = listener.accept()
-                rank = self._greet(peer)
-                if rank is None:
-                    peer.close()
-                else:
-                    found[rank] = peer
+        while len(found) < self.world_size - 1:
+            here = "{} of {} ranks are here".format(len(found) + 1, self.world_size)
+            self._check_wait(deadline, here)
+            if not is_readable(listener):
+                continue
+            peer, _ = listener.accept()
+            rank = self._greet(peer)
+            if rank is None:
+                peer.close()
+            else:
+                found[rank] = peer
         self.peers = [found[rank] for rank in sorted(found)]
 
     def _listen(self, master, deadline):
@@ -433,9 +443,10 @@ class Collective:
             self._check_wait(deadline, "port {} is taken".format(port))
             time.sleep(SIGNAL_CHECK_S)
 
-    def _connect(self, master, deadline):
+    def _connect(self, find_master, deadline):
         """Rank 0 may not listen yet, or a stranger may: so try on."""
         while True:
+            master = find_master()
             self._check_wait(deadline, "no rank 0 at {}:{}".format(*master))
             peer = None
             try:
@@ -443,9 +454,9 @@ class Collective:
                 # TCP may connect a socket to itself where no one listens.
                 if peer.getsockname() != peer.getpeername():
                     self._prepare(peer)
-                    self._send(peer, hello(self.rank, self.world_size))
+                    self._send(peer, self._hello(self.rank))
                     wait_s = deadline - time.monotonic()
-                    if self._receive(peer, HELLO_BYTES, wait_s) == hello(0, self.world_size):
+                    if self._receive(peer, HELLO_BYTES, wait_s) == self._hello(0):
                         return peer
             except (OSError, PeersLost):
                 pass
@@ -459,12 +470,20 @@ class Collective:
             self._prepare(peer)
             heard = self._receive(peer, HELLO_BYTES, timeout_s=1.0)
             for rank in range(1, self.world_size):
-                if heard == hello(rank, self.world_size):
-                    self._send(peer, hello(0, self.world_size))
+                if heard == self._hello(rank):
+                    self._send(peer, self._hello(0))
                     return rank
         except (OSError, PeersLost):
             pass
         return None
+
+    def _hello(self, rank):
+        """What ranks say first: shows that both belong to the same generation."""
+        trainer = os.environ.get("BFT_TRAINER_ID", "-")
+        line = "digits {:.20} {:.20} {} {}".format(
+            trainer, self.generation, rank, self.world_size
+        )
+        return line.encode("utf-8")[:HELLO_BYTES].ljust(HELLO_BYTES)
 
     def _prepare(self, peer):
         peer.settimeout(self.timeout_s)
@@ -494,6 +513,13 @@ class Collective:
         except OSError as error:
             raise PeersLost("a peer is gone: {}".format(error))
 
+    def _send_message(self, peer, content):
+        self._send(peer, array("q", [len(content)]).tobytes() + content)
+
+    def _receive_message(self, peer):
+        (length,) = array("q", self._receive(peer, 8))
+        return self._receive(peer, length)
+
     def _receive_floats(self, peer, count):
         return array("d", self._receive(peer, 8 * count))
 
@@ -503,6 +529,7 @@ class Collective:
         hurried = False
         received = bytearray()
         while len(received) < size_bytes:
+            self._check_members()
             if bft.stop_requested() and not hurried:
                 hurried = True
                 deadline = min(deadline, time.monotonic() + self.stop_patience_s)
@@ -512,6 +539,9 @@ class Collective:
                 raise PeersLost("a peer said nothing for {:g} s".format(timeout_s))
         return bytes(received)
 
+    def _check_members(self):
+        """Raises PeersLost when it is known that peers won't answer: never, here."""
+
     def _receive_some(self, peer, size_bytes):
         try:
             content = peer.recv(size_bytes)
@@ -520,17 +550,6 @@ class Collective:
         if not content:
             raise PeersLost("a peer is gone: it closed the connection")
         return content
-
-
-HELLO_BYTES = 64
-
-
-def hello(rank, world_size):
-    """What ranks say first: shows that both belong to the same generation."""
-    trainer = os.environ.get("BFT_TRAINER_ID", "-")
-    generation = os.environ.get("BFT_GENERATION", "-")
-    line = "digits {:.20} {:.20} {} {}".format(trainer, generation, rank, world_size)
-    return line.encode("utf-8")[:HELLO_BYTES].ljust(HELLO_BYTES)
 
 
 def address_family(host):
