@@ -5,6 +5,7 @@ mod classes;
 mod faults;
 mod generations;
 mod learning;
+mod live;
 mod placement;
 
 use bftrainer_core::curve::Curve;
