@@ -28,7 +28,7 @@ class Live(TrainingTest):
         row = self.outlives_the_controller(row)
         self.ends(row)
 
-    def test_a_rank_that_dies_or_falls_silent_is_missed_and_the_others_go_on(self):
+    def test_without_a_rank_that_dies_or_falls_silent_the_others_go_on(self):
         row = self.start()
         row = self.wait_trains(row["jobid"], 4)
         row = self.survives_a_death(row)

@@ -185,23 +185,17 @@ impl Session {
         // It must not start here any more.
         self.newest_seen = self.newest_seen.max(number);
         let is_live = self.work.live.is_some();
+        // Live ranks need not have heard of each generation in which they went on.
+        let is_meant = |other: u64| other == number || is_live && other < number;
+        self.pending.take_if(|start| is_meant(start.generation));
         if let Some(generation) = &mut self.generation
-            && (generation.start.generation == number
-                // It need not have heard of each one in which it went on.
-                || is_live && generation.start.generation < number)
+            && is_meant(generation.start.generation)
         {
             generation.start.generation = number;
             return generation.stop(grace, Instant::now());
         }
-        if Preparing::number(&self.preparing) == Some(number) {
-            return Preparing::cancel(&mut self.preparing);
-        }
-        if self
-            .pending
-            .as_ref()
-            .is_some_and(|start| start.generation == number)
-        {
-            self.pending = None;
+        if Preparing::number(&self.preparing).is_some_and(is_meant) {
+            return Preparing::cancel_as(&mut self.preparing, number);
         }
         let outcome = match &self.last_stopped {
             Some((last, outcome)) if *last == number => outcome.clone(),

@@ -74,6 +74,14 @@ impl Preparing {
         }
     }
 
+    /// As [`cancel`](Self::cancel), for a trainer whose generation has another number by now.
+    pub fn cancel_as(preparing: &mut Option<Preparing>, number: u64) {
+        Self::cancel(preparing);
+        if let Some(preparing) = preparing {
+            preparing.start.generation = number;
+        }
+    }
+
     /// Waits until it is prepared; never when there is none. Cancel safe.
     pub async fn done(preparing: &mut Option<Preparing>) -> Result<(), PrepareError> {
         match preparing {

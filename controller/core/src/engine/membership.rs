@@ -602,7 +602,9 @@ impl Engine {
                 });
             }
         } else if is_live {
-            self.part_with(now_s, trainer, node);
+            let number = run.number;
+            self.kill_stale(now_s, trainer, node, number);
+            self.bereave(now_s, trainer, node);
         } else {
             run.lost_member = true;
             self.stop_run(now_s, trainer, 0.0, None);

@@ -35,7 +35,6 @@ fn restarted(tasks: u32) -> Bench {
     bench
 }
 
-
 #[test]
 fn newcomers_start_together_and_nobody_stops() {
     let mut bench = training(2, 4);
@@ -215,7 +214,10 @@ fn a_member_that_missed_a_start_while_it_was_away_is_told_again() {
 fn a_member_whose_ranks_ended_while_it_was_away_comes_again_as_a_newcomer() {
     let mut bench = training(3, 3);
     let actions = bench.tell(vec![hello(1, 0)]);
-    assert_eq!(actions, [start(1, 2, &[1, 2, 0])]);
+    // It may be about to start some.
+    assert_eq!(actions, [stop(1, 1, &[0], 0.0), start(1, 2, &[1, 2])]);
+    bench.obey(actions);
+    assert_eq!(bench.running_on(1), [1, 2, 0]);
     assert_eq!(bench.trainer(1).failures, []);
 }
 
@@ -223,7 +225,8 @@ fn a_member_whose_ranks_ended_while_it_was_away_comes_again_as_a_newcomer() {
 fn nobody_is_taken_for_a_member_before_all_that_were_found_have_said_hello() {
     let mut bench = restarted(3);
     assert_eq!(bench.tell(vec![back(1, 0, 5, &[0, 1, 2])]), []);
-    assert_eq!(bench.tell(vec![hello(1, 1)]), []);
+    assert_eq!(bench.tell(vec![hello(1, 1)]), [stop(1, 5, &[1], 0.0)]);
+    assert_eq!(bench.tell(vec![stopped(1, 1, 5, Outcome::Stopped)]), []);
     assert!(matches!(bench.run(1).state, RunState::Adopting(_)));
     let actions = bench.tell(vec![back(1, 2, 5, &[0, 1, 2])]);
     assert_eq!(actions, [start(1, 6, &[0, 2, 1])]);

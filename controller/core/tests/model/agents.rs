@@ -85,6 +85,8 @@ impl World {
         let is_idle = agent.ranks.is_none();
         let newest_generation = program.folder_generation.max(agent.newest_seen);
         let last_stopped = agent.last_stopped.clone().filter(|_| is_idle);
+        let is_live = program.is_live;
+        self.tell(Event::TrainerMode { trainer, is_live });
         self.tell(Event::WorkerReady {
             trainer,
             node,
@@ -149,7 +151,21 @@ impl World {
         let Some(task) = self.tasks.get_mut(&id) else {
             return;
         };
+        let is_live = self
+            .trainers
+            .get(&task.trainer)
+            .is_some_and(|it| it.is_live);
         let agent = &mut task.agent;
+        if let Some(ranks) = &mut agent.ranks
+            && is_live
+            && !matches!(ranks.state, RanksState::Preparing { .. })
+            && (ranks.generation == generation || generation > agent.newest_seen)
+        {
+            agent.newest_seen = generation;
+            ranks.generation = generation;
+            ranks.members = members.to_vec();
+            return self.update(id, generation);
+        }
         if generation <= agent.newest_seen {
             let newest_generation = agent.newest_seen;
             let fenced = Outcome::Fenced { newest_generation };
@@ -161,6 +177,42 @@ impl World {
         } else {
             self.prepare(id, generation, members.to_vec());
         }
+    }
+
+    /// Live ranks go on in another generation.
+    fn update(&mut self, id: u64, generation: u64) {
+        let Some(task) = self.tasks.get(&id) else {
+            return;
+        };
+        let (trainer, node) = (task.trainer, task.node);
+        let (Some(ranks), Some(program)) = (&task.agent.ranks, self.trainers.get_mut(&trainer))
+        else {
+            return;
+        };
+        if ranks.state != RanksState::Running {
+            return;
+        }
+        let newest_generation = program.folder_generation;
+        let is_master = ranks.members.first() == Some(&node);
+        if newest_generation > generation {
+            if is_master {
+                self.end_ranks_within(id, KILL_S, Outcome::Fenced { newest_generation });
+            }
+            return;
+        }
+        if is_master && newest_generation < generation {
+            program.folder_generation = generation;
+            program.folder_members = ranks.members.clone();
+            self.raise_fence(trainer, generation);
+        }
+        self.report(
+            id,
+            Event::WorkerStarted {
+                trainer,
+                node,
+                generation,
+            },
+        );
     }
 
     fn prepare(&mut self, id: u64, generation: u64, members: Vec<NodeId>) {
@@ -189,12 +241,16 @@ impl World {
         let Some(task) = self.tasks.get_mut(&id) else {
             return;
         };
+        let program = self.trainers.get(&task.trainer);
+        let is_live = program.is_some_and(|program| program.is_live);
         let agent = &mut task.agent;
         // A number that was stopped is not used again.
         agent.newest_seen = agent.newest_seen.max(generation);
         if let Some(ranks) = &mut agent.ranks
-            && ranks.generation == generation
+            && (ranks.generation == generation || is_live && ranks.generation < generation)
         {
+            ranks.generation = generation;
+            agent.pending.take_if(|(pending, _)| *pending <= generation);
             if let RanksState::Preparing { cancelled } = &mut ranks.state {
                 *cancelled = true;
                 return;
@@ -291,6 +347,7 @@ impl World {
         ranks.state = RanksState::Running;
         if is_master {
             program.folder_generation = generation;
+            program.folder_members = ranks.members.clone();
             program.samples = program.checkpoint;
             self.raise_fence(trainer, generation);
         }
@@ -332,6 +389,10 @@ impl World {
     pub(super) fn fence(&mut self, id: u64, serial: u64) {
         if let Some(task) = self.tasks.get(&id)
             && task.agent.serial == serial
+            && self.trainers.get(&task.trainer).is_none_or(|program| {
+                // Members that live on need not have heard of it yet.
+                !program.is_live || !program.folder_members.contains(&task.node)
+            })
         {
             let newest_generation = self
                 .trainers

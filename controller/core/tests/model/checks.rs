@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bftrainer_core::engine::{Action, Decision, Engine, Event, LossReason};
 use bftrainer_core::node::NodeId;
-use bftrainer_core::pool::PoolNode;
+use bftrainer_core::pool::{Phase, PoolNode};
 use bftrainer_core::trainer::{RunState, TrainerId, TrainerState};
 
 use super::{Plan, Task, World, copy};
@@ -226,7 +226,7 @@ impl World {
                 "T{trainer} starts on {node:?}, which has no agent"
             );
         }
-        for (_, task, ranks) in self.ranks_of(trainer) {
+        for (_, task, ranks) in self.ranks_of(trainer).filter(|_| !known.is_live) {
             // Who was found and does not say hello may run what it likes; the
             // fence keeps ranks that hang from ever running.
             let patience_s = self.config.adopt_timeout_s - ROUNDING_S;
@@ -243,8 +243,9 @@ impl World {
             );
         }
         if let Some(program) = self.trainers.get_mut(&trainer) {
+            // Live members may be told again of the one in which they are.
             assert!(
-                generation > program.started,
+                generation > program.started || known.is_live && generation == program.started,
                 "T{trainer} starts generation {generation} after {}",
                 program.started
             );
@@ -316,8 +317,18 @@ impl World {
                 let node = self.engine.pool().get(node);
                 node.is_some_and(|node| node.may_run(*id))
             };
+            let is_unheard = |node: &NodeId| {
+                let worker = self.engine.pool().get(node);
+                let worker = worker.and_then(|node| node.worker_of(*id));
+                worker.is_some_and(|worker| worker.phase == Phase::Found)
+            };
+            // Live members that are still to say hello may go on.
+            let is_awaited = trainer.is_live
+                && matches!(run.state, RunState::Adopting(_))
+                && run.members.iter().any(is_unheard);
             assert!(
                 matches!(run.state, RunState::Stopping { .. })
+                    || is_awaited
                     || run.members.iter().all(has_worker),
                 "T{id} has lost a member of {run:?} and nothing follows"
             );

@@ -104,6 +104,10 @@ struct Program {
     tasks: usize,
     /// The newest generation in the control folder.
     folder_generation: u64,
+    /// The members that the host file names.
+    folder_members: Vec<NodeId>,
+    /// Ranks that stay go on through changes of membership.
+    is_live: bool,
     verdict: Option<i32>,
     closing: bool,
     samples: u64,

@@ -330,10 +330,13 @@ impl World {
         self.newest_trainer += 1;
         let trainer = TrainerId(self.newest_trainer);
         info.id = trainer;
+        let is_live = self.dice.chance(0.3);
         let program = Program {
             tasks: info.max_nodes as usize,
             info: info.clone(),
             folder_generation: 0,
+            folder_members: Vec::new(),
+            is_live,
             verdict: None,
             closing: false,
             samples: 0,

@@ -136,7 +136,10 @@ impl Program {
     /// The engine hears that ranks of a generation have ended: a failure of the
     /// program's or its node's, or collateral of one.
     pub(super) fn heard_of_end(&mut self, generation: u64) {
-        if self.failing.remove(&generation) {
+        // Live ranks that fail may belong to another generation by the time they have ended.
+        let failed = self.failing.range(..=generation).next_back().copied();
+        let failed = failed.filter(|number| self.is_live || *number == generation);
+        if failed.is_some_and(|number| self.failing.remove(&number)) {
             if self.failures == 0 {
                 self.failures_at_samples = self.heard_samples;
             }

@@ -2,7 +2,7 @@
 
 use bftrainer_core::node::NodeId;
 use bftrainer_core::pool::{Phase, PoolNode};
-use bftrainer_core::trainer::{RunState, TrainerId, TrainerState};
+use bftrainer_core::trainer::{Run, RunState, TrainerId, TrainerState};
 
 use super::World;
 use super::agents::RanksState;
@@ -22,11 +22,19 @@ impl World {
                 .filter(|(_, owner)| *owner == id)
                 .map(|(node, _)| *node)
                 .collect();
+            let is_on = |run: &Run, nodes: &[NodeId]| {
+                let mut members = run.members.clone();
+                if trainer.is_live {
+                    // In the order in which they came.
+                    members.sort();
+                }
+                members == nodes
+            };
             match (&trainer.state, &trainer.run) {
                 (TrainerState::Closing, _) => return Some(format!("T{id} has not ended")),
                 (_, None) if nodes.is_empty() => {}
-                (_, Some(run)) if run.state == RunState::Running && run.members == nodes => {
-                    if self.whole_generation(*id) != Some((run.number, nodes)) {
+                (_, Some(run)) if run.state == RunState::Running && is_on(run, &nodes) => {
+                    if self.whole_generation(*id) != Some((run.number, run.members.clone())) {
                         return Some(format!("T{id}'s ranks do not run: {run:?}"));
                     }
                 }
