@@ -82,6 +82,7 @@ async fn the_environment_of_a_rank_is_the_contracts_table() {
     let common = [
         ("BFT_TRAINER_ID", "40".to_owned()),
         ("BFT_NODE", "n1".to_owned()),
+        ("BFT_NODE_ADDR", "127.0.0.2".to_owned()),
         ("BFT_MODE", "restart".to_owned()),
         ("BFT_GENERATION", "7".to_owned()),
         ("BFT_NUM_NODES", "3".to_owned()),

@@ -178,8 +178,10 @@ impl Engine {
     /// The ranks of a member have ended: it may come again as a newcomer.
     pub(super) fn part_with(&mut self, now_s: f64, trainer: TrainerId, node: NodeId) {
         self.set_phase(now_s, node, trainer, Phase::Ready);
-        let run = self.run_mut(trainer);
-        let own_end_s = run.and_then(|run| run.bereaved.remove(&node));
+        let own_end_s = self.run_mut(trainer).and_then(|run| {
+            run.lost_member = true;
+            run.bereaved.remove(&node)
+        });
         // An end that a loss explains is no loss that explains others.
         if own_end_s.is_none_or(|until_s| now_s >= until_s) {
             self.bereave(now_s, trainer, node);

@@ -602,6 +602,7 @@ impl Engine {
                 });
             }
         } else if is_live {
+            run.lost_member = true;
             let number = run.number;
             self.kill_stale(now_s, trainer, node, number);
             self.bereave(now_s, trainer, node);

@@ -7,6 +7,7 @@ use bftrainer_core::node::NodeId;
 use bftrainer_core::pool::{Phase, PoolNode};
 use bftrainer_core::trainer::{RunState, TrainerId, TrainerState};
 
+use super::agents::RanksState;
 use super::{Plan, Task, World, copy};
 
 /// Rounding of epoch seconds.
@@ -204,6 +205,7 @@ impl World {
                 && matches!(task.plan, Plan::Placed | Plan::Runs)
                 && let Some(ranks) = &task.agent.ranks
                 && !ranks.is_hung
+                && ranks.state != (RanksState::Preparing { cancelled: true })
             {
                 panic!("T{trainer} leaves {node:?} though its ranks run: {ranks:?}");
             }
