@@ -49,7 +49,8 @@ def waves(count):
                     at_s=phase_s + number * WAVE_S,
                     first_nodes=first_nodes,
                     limit_min=chance.choice([2, 3]),
-                    planned_nodes=chance.randint(GROUP_NODES - first_nodes + 1, GROUP_NODES),
+                    # More than are left, and not only those that the first one leaves behind.
+                    planned_nodes=chance.randint(max(first_nodes, GROUP_NODES - first_nodes) + 1, GROUP_NODES),
                 )
             )
     return sorted(found, key=lambda wave: wave.at_s)
@@ -147,7 +148,7 @@ class Pair:
         self.submitted_s = time.time()
         self.first = self.submit(wave.first_nodes, wave.limit_min)
         self.planned = None
-        self.nodes = []
+        self.was_harvested = False
         self.ended = set()
 
     def submit(self, nodes, limit_min):
@@ -164,13 +165,15 @@ class Pair:
         started_s = job.said_s("start")
         if started_s and job.id not in self.ended and time.time() > started_s + run_s:
             if job is self.planned:
-                self.nodes = self.node_names(job)
+                self.was_harvested = self.saw_ranks_before(job)
             self.side.stage.end(job)
             self.ended.add(job.id)
 
-    def node_names(self, job):
-        names = self.side.stage.cluster.job(job.id)["NodeList"]
-        return self.side.stage.cluster.ok("scontrol", "show", "hostnames", names).split()
+    def saw_ranks_before(self, job):
+        """Whether ranks trained on its nodes while it waited."""
+        cluster = self.side.stage.cluster
+        names = cluster.ok("scontrol", "show", "hostnames", cluster.job(job.id)["NodeList"])
+        return any(self.side.trained_s.get(node, 0) > job.submitted_s for node in names.split())
 
     def is_done(self):
         return len(self.ended) == 2
@@ -178,13 +181,6 @@ class Pair:
     def delay_s(self):
         """From the end of the job that it waited for to its start."""
         return self.planned.said_s("start") - self.first.said_s("ended")
-
-    def was_harvested(self):
-        """Whether ranks were seen, since it was submitted, on nodes on which it then ran."""
-        return any(
-            self.planned.submitted_s < self.side.trained_s.get(node, 0) < self.planned.said_s("start")
-            for node in self.nodes
-        )
 
 
 def figures(without, ours):
@@ -196,7 +192,7 @@ def figures(without, ours):
     return {
         "schema": "bftrainer.bench-planned/1",
         "planned": len(pairs),
-        "in_harvested_holes": sum(pair.was_harvested() for pair in pairs),
+        "in_harvested_holes": sum(pair.was_harvested for pair in pairs),
         "preempting": len(preempting),
         "first_jobs_preempting": sum(pair.first.id in preemptors for pair in pairs),
         "without_us": summary(list(alone_s.values())),

@@ -10,22 +10,12 @@ use super::*;
 
 /// A bench on which T1 trains on `count` nodes and may have up to `max_nodes`.
 fn training(count: u32, max_nodes: u32) -> Bench {
-    let mut bench = Bench::new(EngineConfig::default());
-    bench.live(vec![
-        idle(0..count),
-        Event::TrainerArrived(info(1, 1, max_nodes)),
-    ]);
-    assert_eq!(bench.running_on(1), (0..count).collect::<Vec<u32>>());
-    bench
+    training_as(Vec::new(), count, max_nodes)
 }
 
 /// A new engine's first sight of T1's running tasks.
 fn restarted(tasks: u32) -> Bench {
-    let mut bench = Bench::new(EngineConfig::default());
-    let mut events = vec![Event::TrainerArrived(info(1, 1, tasks)), idle(0..tasks)];
-    events.extend((0..tasks).map(|node| found(1, node)));
-    assert_eq!(bench.tell(events), []);
-    bench
+    restarted_as(Vec::new(), tasks)
 }
 
 fn hole_ends(hole_ends: &[(u32, Option<f64>)]) -> Event {

@@ -15,24 +15,12 @@ fn mode(trainer: u32, is_live: bool) -> Event {
 
 /// A bench on which the live T1 trains on `count` nodes and may have up to `max_nodes`.
 fn training(count: u32, max_nodes: u32) -> Bench {
-    let mut bench = Bench::new(EngineConfig::default());
-    bench.live(vec![
-        idle(0..count),
-        Event::TrainerArrived(info(1, 1, max_nodes)),
-        mode(1, true),
-    ]);
-    assert_eq!(bench.running_on(1), (0..count).collect::<Vec<u32>>());
-    bench
+    training_as(vec![mode(1, true)], count, max_nodes)
 }
 
 /// A new engine's first sight of the live T1's running tasks.
 fn restarted(tasks: u32) -> Bench {
-    let mut bench = Bench::new(EngineConfig::default());
-    let mut events = vec![Event::TrainerArrived(info(1, 1, tasks)), idle(0..tasks)];
-    events.extend((0..tasks).map(|node| found(1, node)));
-    events.push(mode(1, true));
-    assert_eq!(bench.tell(events), []);
-    bench
+    restarted_as(vec![mode(1, true)], tasks)
 }
 
 #[test]

@@ -135,6 +135,30 @@ impl Bench {
     }
 }
 
+/// A bench on which T1, of whom `told` is true as well, trains on `count` nodes and may
+/// have up to `max_nodes`.
+fn training_as(told: Vec<Event>, count: u32, max_nodes: u32) -> Bench {
+    let mut bench = Bench::new(EngineConfig::default());
+    let mut events = vec![
+        idle(0..count),
+        Event::TrainerArrived(info(1, 1, max_nodes)),
+    ];
+    events.extend(told);
+    bench.live(events);
+    assert_eq!(bench.running_on(1), (0..count).collect::<Vec<u32>>());
+    bench
+}
+
+/// A new engine's first sight of T1's running tasks.
+fn restarted_as(told: Vec<Event>, tasks: u32) -> Bench {
+    let mut bench = Bench::new(EngineConfig::default());
+    let mut events = vec![Event::TrainerArrived(info(1, 1, tasks)), idle(0..tasks)];
+    events.extend((0..tasks).map(|node| found(1, node)));
+    events.extend(told);
+    assert_eq!(bench.tell(events), []);
+    bench
+}
+
 /// What an action brings about when all goes well.
 fn results(action: &Action) -> Vec<Event> {
     match action {

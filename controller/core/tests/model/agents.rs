@@ -146,6 +146,21 @@ impl World {
         );
     }
 
+    fn report_started(&mut self, id: u64, generation: u64) {
+        let Some(task) = self.tasks.get(&id) else {
+            return;
+        };
+        let (trainer, node) = (task.trainer, task.node);
+        self.report(
+            id,
+            Event::WorkerStarted {
+                trainer,
+                node,
+                generation,
+            },
+        );
+    }
+
     /// The controller tells the agent to start a generation.
     pub(super) fn agent_starts(&mut self, id: u64, generation: u64, members: &[NodeId]) {
         let Some(task) = self.tasks.get_mut(&id) else {
@@ -205,14 +220,7 @@ impl World {
             program.folder_members = ranks.members.clone();
             self.raise_fence(trainer, generation);
         }
-        self.report(
-            id,
-            Event::WorkerStarted {
-                trainer,
-                node,
-                generation,
-            },
-        );
+        self.report_started(id, generation);
     }
 
     fn prepare(&mut self, id: u64, generation: u64, members: Vec<NodeId>) {
@@ -351,14 +359,7 @@ impl World {
             program.samples = program.checkpoint;
             self.raise_fence(trainer, generation);
         }
-        self.report(
-            id,
-            Event::WorkerStarted {
-                trainer,
-                node,
-                generation,
-            },
-        );
+        self.report_started(id, generation);
         if self.faults && self.dice.chance(0.02) {
             self.program_fails(id, 1);
         }
