@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 
 use bftrainer::wire::ToAgent;
 use bftrainer_core::engine::{Event, LossReason, PlaceFault};
+use bftrainer_core::node::NodeId;
+use bftrainer_core::pool::Phase;
 use bftrainer_core::trainer::TrainerId;
 
 use super::brain::{Brain, SuspectedPreemption};
@@ -36,6 +38,18 @@ struct Stray {
     not_requeueable: Vec<u32>,
     /// Whether one ended with 0 though there is no verdict.
     completed: bool,
+}
+
+/// A task failed on `node` before its agent said a word: the agent is missing there, or its
+/// output file can't be written.
+fn never_joined_event(trainer: TrainerId, node: NodeId) -> Event {
+    Event::PlaceFailed {
+        trainer,
+        node,
+        fault: PlaceFault::NodeOrTrainer,
+        reason: "its task failed before its agent had joined; the task's output file may tell why"
+            .to_owned(),
+    }
 }
 
 impl Brain {
@@ -168,21 +182,31 @@ impl Brain {
                     self.agents.send((id, *task_id), ToAgent::Ended);
                     self.agents.remove((id, *task_id));
                     let node = self.engine.names.intern(&name);
-                    let reason = if requeued {
-                        lost.push(name);
-                        LossReason::Preempted
-                    } else {
-                        LossReason::Ended
-                    };
+                    let worker = self
+                        .engine
+                        .pool()
+                        .get(&node)
+                        .and_then(|it| it.worker_of(trainer));
+                    let never_joined = worker.is_some_and(|worker| worker.phase == Phase::Placed);
                     events.push(if closing {
                         Event::WorkerGone { trainer, node }
+                    } else if never_joined && task.base == BaseState::Failed {
+                        never_joined_event(trainer, node)
                     } else {
+                        let reason = if requeued {
+                            LossReason::Preempted
+                        } else {
+                            LossReason::Ended
+                        };
                         Event::WorkerLost {
                             trainer,
                             node,
                             reason,
                         }
                     });
+                    if requeued {
+                        lost.push(name);
+                    }
                 }
             }
         }
