@@ -6,6 +6,7 @@ Run: python3 tests/test_faults.py (after cargo build --release --workspace)
 
 import os
 import pathlib
+import pwd
 import subprocess
 import tempfile
 import time
@@ -67,6 +68,21 @@ class Plugin(FaultTest):
         self.assert_regular_jobs_are_well()
         said = "\n".join(path.read_text() for path in self.dir.glob("slurm-*.out"))
         self.assertIn("the agent {} can't be run on this node".format(missing), said)
+        self.assertFalse((self.dir / "starts.log").exists())
+        self.write_plugstack(*self.words)
+        self.wait_trains(trainer, 3)
+        self.assert_ends(trainer)
+
+    def test_agents_do_not_believe_a_controller_of_another_user(self):
+        stranger = pwd.getpwnam("nobody").pw_uid
+        self.write_plugstack(*self.words, "controller_uid={}".format(stranger), "orphan_wait_s=2")
+        trainer = self.counter("1-3")
+        refusal = "not as the controller's uid {}: not trusted".format(stranger)
+        self.wait_for(
+            lambda: refusal in "".join(path.read_text() for path in self.dir.glob("slurm-*.out")),
+            "an agent says why it does not join",
+        )
+        self.assert_regular_jobs_are_well()
         self.assertFalse((self.dir / "starts.log").exists())
         self.write_plugstack(*self.words)
         self.wait_trains(trainer, 3)
