@@ -13,6 +13,7 @@ import time
 import unittest
 
 from cluster import ClusterTest
+from nodes import node_of
 
 QUICK_S = 20.0  # Slurm itself needs a second; a hook that waits for a time-out needs more.
 
@@ -109,6 +110,48 @@ class Plugin(FaultTest):
             self.assert_regular_jobs_are_well()
         self.write_plugstack(*self.words)
         self.wait_trains(trainer, 3, after=row)
+        self.assert_ends(trainer)
+
+
+@unittest.skipUnless(os.geteuid() == 0, "only root can be two users")
+class Users(FaultTest):
+    NODES = 2
+
+    def test_nobody_joins_another_users_trainer_nor_touches_its_files(self):
+        trainer = self.counter("1-2")
+        row = self.wait_trains(trainer, 2)
+        # All that the agent on n1 knows, in another user's hands.
+        agents = [
+            pid
+            for pid, command in self.cluster.processes(trainer)
+            if command.startswith("bftrainer task") and node_of(pid) == "n1"
+        ]
+        known = pathlib.Path("/proc/{}/environ".format(agents[0])).read_bytes().split(b"\0")
+        env = dict(entry.decode().split("=", 1) for entry in known if b"=" in entry)
+        outsider = {"user": "nobody", "cwd": self.dir, "env": env}
+        ids = [str(number) for number in pwd.getpwnam("nobody")[2:4]]
+        said = self.dir / "outsider.out"
+        with open(said, "wb") as out:
+            agent = subprocess.Popen(
+                ["setpriv", "--reuid", ids[0], "--regid", ids[1], "--clear-groups"]
+                + ["bftrainer", "task", "--tagged", "--", "true"],
+                env={**self.cluster.env, **env}, cwd=self.dir, stdout=out, stderr=out,
+            )
+        self.addCleanup(agent.wait)
+        self.addCleanup(agent.kill)
+        self.wait_for(
+            lambda: "belongs to another user" in said.read_text(), "the other user is refused"
+        )
+        # No program fails because its progress can't be told.
+        self.cluster.ok("bftrainer", "progress", "--samples", "1000000", **outsider)
+        done = self.cluster.run("bftrainer", "set", trainer, "weight=9", **outsider)
+        self.assertNotEqual(done.returncode, 0)
+        control = self.dir / ".bftrainer-{}".format(trainer)
+        for name in control.iterdir():
+            self.assertNotEqual(self.cluster.run("cat", name, **outsider).returncode, 0, name)
+        after = self.show(trainer)
+        self.assertEqual(after["generation"], row["generation"])
+        self.assertLess(after["samples"], 1000000)
         self.assert_ends(trainer)
 
 
