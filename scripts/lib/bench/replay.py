@@ -8,7 +8,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 DATA = pathlib.Path(os.environ.get("BFTRAINER_DATA", ROOT.parent / "shared" / "data"))
 BFTRAINER = ROOT / "target" / "release" / "bftrainer"
 RESULTS = ROOT / "docs" / "results.md"
