@@ -1,5 +1,6 @@
 """Samples of seconds and how they are shown."""
 
+import json
 import sys
 import time
 
@@ -34,6 +35,14 @@ def cells(shown):
     """A summary's cells."""
     numbers = [shown[name] for name in ("p50_s", "p95_s", "max_s")]
     return [str(shown["n"])] + ["-" if n is None else "{:.2f}".format(n) for n in numbers]
+
+
+def write_json(shown, path):
+    """What is shown, as JSON, when a path is given."""
+    if path:
+        with open(path, "w") as file:
+            json.dump(shown, file, indent=2)
+            file.write("\n")
 
 
 SUMMARY_HEAD = ["samples", "median", "95 %", "maximum"]

@@ -7,13 +7,12 @@ jobs are drawn from a seed; a pause may be over before the trainer has its nodes
 """
 
 import argparse
-import json
 import random
 import sys
 import time
 from collections import namedtuple
 
-from figures import SUMMARY_HEAD, Progress, cells, summary, table
+from figures import SUMMARY_HEAD, Progress, cells, summary, table, write_json
 from stage import Stage, machine
 
 SEED = 2106
@@ -56,10 +55,7 @@ def main():
     failed = sum(part["failed"] for part in found)
     print("\nRegular jobs that did not complete: {}; nodes drained or down: {}.".format(
         failed, sum(part["bad_nodes"] for part in found)))
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump(shown, file, indent=2)
-            file.write("\n")
+    write_json(shown, options.json)
     return 1 if failed else 0
 
 

@@ -7,11 +7,10 @@ sinfo (20 a second) that shows the node without a job.
 """
 
 import argparse
-import json
 import sys
 import time
 
-from figures import SUMMARY_HEAD, Progress, cells, summary, table
+from figures import SUMMARY_HEAD, Progress, cells, summary, table, write_json
 from stage import Stage, machine
 
 FULL = {8: 5, 32: 4, 64: 3}  # Rounds by burst.
@@ -49,10 +48,7 @@ def main():
         for name, values in samples.items()
     ]
     print("\n".join(table(["nodes at once", "seconds from .. to", *SUMMARY_HEAD], rows)))
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump(shown, file, indent=2)
-            file.write("\n")
+    write_json(shown, options.json)
     return 0
 
 

@@ -9,14 +9,13 @@ for a planned job.
 """
 
 import argparse
-import json
 import random
 import re
 import sys
 import time
 from collections import namedtuple
 
-from figures import SUMMARY_HEAD, Progress, cells, summary, table
+from figures import SUMMARY_HEAD, Progress, cells, summary, table, write_json
 from stage import DEFAULTS, Stage, machine
 
 SEED = 2106
@@ -72,10 +71,7 @@ def main():
         shown = figures(*sides)
         ours.cancel(trainer)
     show(shown)
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump(shown, file, indent=2)
-            file.write("\n")
+    write_json(shown, options.json)
     return 0
 
 

@@ -139,10 +139,7 @@ impl Bench {
 /// have up to `max_nodes`.
 fn training_as(told: Vec<Event>, count: u32, max_nodes: u32) -> Bench {
     let mut bench = Bench::new(EngineConfig::default());
-    let mut events = vec![
-        idle(0..count),
-        Event::TrainerArrived(info(1, 1, max_nodes)),
-    ];
+    let mut events = vec![idle(0..count), Event::TrainerArrived(info(1, 1, max_nodes))];
     events.extend(told);
     bench.live(events);
     assert_eq!(bench.running_on(1), (0..count).collect::<Vec<u32>>());
