@@ -57,7 +57,8 @@ impl Engine {
                 &[]
             }
         };
-        if !has_changed && !(is_running && self.may_join(now_s, newcomers, roster)) {
+        let is_due = has_changed || is_running && self.may_join(now_s, newcomers, roster);
+        if !is_due {
             return;
         }
         let is_enough = members.staying.len() + newcomers.len() >= min_nodes as usize;
