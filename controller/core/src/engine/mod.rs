@@ -229,10 +229,22 @@ impl Engine {
         std::mem::take(&mut self.actions)
     }
 
-    /// A worker that was told to stop may have been lost in the same event.
+    /// A worker that was told to stop may have been lost in the same event, and live members
+    /// told of a generation that is over.
     fn stop_nobody_who_is_gone(&mut self) {
-        let pool = &self.pool;
+        let (pool, trainers) = (&self.pool, &self.trainers);
         self.actions.retain_mut(|action| match action {
+            Action::Start {
+                trainer,
+                generation,
+                ..
+            } => trainers.get(trainer).is_some_and(|known| {
+                let run = known.run.as_ref();
+                let is_over = |run: &Run| {
+                    run.number != *generation || matches!(run.state, RunState::Stopping { .. })
+                };
+                !known.is_live || run.is_some_and(|run| !is_over(run))
+            }),
             Action::Stop { trainer, nodes, .. } => {
                 nodes.retain(|node| pool.get(node).is_some_and(|node| node.may_run(*trainer)));
                 !nodes.is_empty()

@@ -212,6 +212,13 @@ impl World {
         }
     }
 
+    /// Whether the engine waits for the hello of a task that was found on `node`.
+    fn is_unheard(&self, trainer: TrainerId, node: NodeId) -> bool {
+        let pool_node = self.engine.pool().get(&node);
+        let worker = pool_node.and_then(|pool_node| pool_node.worker_of(trainer));
+        worker.is_some_and(|worker| worker.phase == Phase::Found)
+    }
+
     fn check_start(&mut self, trainer: TrainerId, generation: u64, members: &[NodeId]) {
         let known = &self.engine.trainers()[&trainer];
         let (min, max) = (known.info.min_nodes, known.info.max_nodes);
@@ -223,8 +230,10 @@ impl World {
         assert_eq!(distinct.len(), members.len(), "{members:?}");
         for node in members {
             let connected = |task: &Task| task.trainer == trainer && task.heard && !task.given_up;
+            // What live members are told again need not reach those that are still awaited.
+            let is_awaited = known.is_live && self.is_unheard(trainer, *node);
             assert!(
-                self.believed_on(*node).any(connected),
+                is_awaited || self.believed_on(*node).any(connected),
                 "T{trainer} starts on {node:?}, which has no agent"
             );
         }
@@ -319,15 +328,10 @@ impl World {
                 let node = self.engine.pool().get(node);
                 node.is_some_and(|node| node.may_run(*id))
             };
-            let is_unheard = |node: &NodeId| {
-                let worker = self.engine.pool().get(node);
-                let worker = worker.and_then(|node| node.worker_of(*id));
-                worker.is_some_and(|worker| worker.phase == Phase::Found)
-            };
             // Live members that are still to say hello may go on.
             let is_awaited = trainer.is_live
                 && matches!(run.state, RunState::Adopting(_))
-                && run.members.iter().any(is_unheard);
+                && run.members.iter().any(|node| self.is_unheard(*id, *node));
             assert!(
                 matches!(run.state, RunState::Stopping { .. })
                     || is_awaited
