@@ -462,6 +462,7 @@ impl Engine {
         }
         known.greeted = true;
         known.generation = known.generation.max(newest_generation);
+        let (is_live, newest) = (known.is_live, known.generation);
         match running {
             Some((generation, members)) => {
                 known.generation = known.generation.max(generation);
@@ -479,6 +480,10 @@ impl Engine {
                 Phase::Found if newest_generation > 0 => {
                     // It may be about to start ranks: it answers when it is told to stop.
                     self.kill_stale(now_s, trainer, node, newest_generation);
+                }
+                Phase::Stale if is_live => {
+                    // The order to stop may be lost, and it be about to start ranks.
+                    self.kill_stale(now_s, trainer, node, newest);
                 }
                 Phase::Placed | Phase::Found | Phase::Stale => {
                     self.set_phase(now_s, node, trainer, Phase::Ready);
