@@ -28,8 +28,10 @@ pub(super) struct Moves {
 pub(super) struct Shortage {
     pub trainer: TrainerId,
     pub group: usize,
-    /// The most that it can have.
+    /// The most of these that it can have.
     pub most: u32,
+    /// Whether it would leave nodes of another group for them.
+    pub would_move: bool,
 }
 
 /// A trainer that gets more nodes of one group.
@@ -38,6 +40,8 @@ struct Growing<'h> {
     group: usize,
     /// What it has of that group already.
     kept: Vec<NodeId>,
+    /// Whether it leaves nodes of another group.
+    moves: bool,
     wanted: usize,
     kept_off: Option<&'h BTreeSet<NodeId>>,
 }
@@ -109,6 +113,7 @@ impl Engine {
                     trainer,
                     group: to.class,
                     wanted: to.nodes as usize - kept.len(),
+                    moves: kept.is_empty() && !held.is_empty(),
                     kept,
                     kept_off: holdings.kept_off.get(&trainer),
                 });
@@ -161,6 +166,7 @@ impl Engine {
                 trainer: growing.trainer,
                 group: growing.group,
                 most: (growing.kept.len() + growing.wanted - left) as u32,
+                would_move: growing.moves,
             });
         }
     }

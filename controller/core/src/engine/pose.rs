@@ -35,7 +35,7 @@ impl Round {
 #[derive(Debug, Default)]
 pub(super) struct Limits {
     most: BTreeMap<TrainerId, u32>,
-    /// Where a trainer can't have its min.
+    /// Where a trainer can't have its min, or what it would leave other nodes for.
     forbidden: BTreeSet<(TrainerId, ClassId)>,
 }
 
@@ -51,10 +51,11 @@ impl Limits {
             trainer,
             group,
             most,
+            would_move,
         } = *shortage;
         let index = round.trainers.iter().position(|id| *id == trainer);
         let min = index.map_or(0, |index| round.problem.trainers[index].min);
-        if most < min {
+        if would_move || most < min {
             let classes = round.groups.all[group].classes.iter();
             self.forbidden
                 .extend(classes.map(|class| (trainer, *class)));
