@@ -1,7 +1,7 @@
 //! From assigned nodes to running ranks: placements, and one generation after
 //! the other. The old generation trains on until the newcomers are ready.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Action, Engine, LossReason};
 use crate::node::NodeId;
@@ -14,7 +14,7 @@ const STOP_ANSWER_S: f64 = 10.0;
 /// A worker that was told to leave and is still there is told again, seconds.
 const LEAVE_AGAIN_S: f64 = 60.0;
 
-/// A trainer's nodes, as far as they matter to its membership.
+/// A trainer's nodes, as far as they matter to its membership; all lists are sorted.
 struct Roster {
     /// Assigned, or with a worker of the trainer's.
     nodes: Vec<NodeId>,
@@ -23,9 +23,9 @@ struct Roster {
     /// How many are assigned without such an agent or a member.
     pending: usize,
     /// Assigned or not, where ranks of the trainer's run or may run.
-    running: BTreeSet<NodeId>,
+    running: Vec<NodeId>,
     /// Assigned.
-    assigned: BTreeSet<NodeId>,
+    assigned: Vec<NodeId>,
     /// The time at which the longest-waiting ready newcomer became ready.
     ready_since_s: Option<f64>,
     /// Until when workers that were found may run ranks of which their agents, on
@@ -35,63 +35,70 @@ struct Roster {
     has_stale: bool,
 }
 
+impl Roster {
+    fn may_run_on(&self, node: NodeId) -> bool {
+        self.running.binary_search(&node).is_ok()
+    }
+
+    fn is_assigned(&self, node: NodeId) -> bool {
+        self.assigned.binary_search(&node).is_ok()
+    }
+}
+
 impl Engine {
     /// Brings every trainer a step nearer to what was decided.
     pub(super) fn drive(&mut self, now_s: f64) {
         for (trainer, nodes) in self.restless() {
-            self.drive_generation(now_s, trainer, &nodes);
-            self.dismiss(now_s, trainer, &nodes);
-            self.place(now_s, trainer, &nodes);
+            let roster = self.roster(now_s, trainer, nodes);
+            self.drive_generation(now_s, trainer, &roster);
+            self.dismiss(now_s, trainer, &roster);
+            self.place(now_s, trainer, &roster.nodes);
         }
     }
 
     /// The trainers that are not as they shall be, each with its nodes: for all others
     /// there is nothing to do.
-    fn restless(&self) -> Vec<(TrainerId, Vec<NodeId>)> {
+    fn restless(&self) -> BTreeMap<TrainerId, Vec<NodeId>> {
         let unfinished = self.trainers.values().filter(|trainer| {
             let run = trainer.run.as_ref();
             let runs = run.is_some_and(|run| run.state == RunState::Running && !run.lost_member);
             trainer.state == TrainerState::Admitted && !runs
         });
-        let mut trainers: Vec<TrainerId> = unfinished.map(|trainer| trainer.info.id).collect();
-        for node in self.pool.values().filter(|node| !node.is_at_rest()) {
-            trainers.extend(node.trainers());
+        let unfinished = unfinished.map(|trainer| (trainer.info.id, Vec::new()));
+        let mut restless: BTreeMap<TrainerId, Vec<NodeId>> = unfinished.collect();
+        for (id, node) in self.pool.restless() {
+            if let Some(trainer) = node.assigned {
+                restless.entry(trainer).or_default();
+            }
+            if let Some(trainer) = node.stray() {
+                restless.entry(trainer).or_default().push(id);
+            }
         }
-        trainers.sort_unstable();
-        trainers.dedup();
-        trainers.retain(|trainer| {
+        restless.retain(|trainer, nodes| {
+            nodes.extend(self.pool.assigned_to(*trainer));
+            nodes.sort_unstable();
             let known = self.trainers.get(trainer);
             known.is_some_and(|known| known.state != TrainerState::Closing)
         });
-        let mut restless: Vec<_> = trainers.into_iter().map(|it| (it, Vec::new())).collect();
-        if !restless.is_empty() {
-            for (id, node) in &self.pool {
-                for trainer in node.trainers() {
-                    if let Ok(index) = restless.binary_search_by_key(&trainer, |(it, _)| *it) {
-                        restless[index].1.push(*id);
-                    }
-                }
-            }
-        }
         restless
     }
 
-    fn roster(&self, now_s: f64, trainer: TrainerId, nodes: &[NodeId]) -> Roster {
+    fn roster(&self, now_s: f64, trainer: TrainerId, nodes: Vec<NodeId>) -> Roster {
         let mut roster = Roster {
-            nodes: nodes.to_vec(),
+            nodes: Vec::new(),
             ready: Vec::new(),
             pending: 0,
-            running: BTreeSet::new(),
-            assigned: BTreeSet::new(),
+            running: Vec::with_capacity(nodes.len()),
+            assigned: Vec::with_capacity(nodes.len()),
             ready_since_s: None,
             adopts_until_s: None,
             has_stale: false,
         };
-        for id in nodes {
-            let node = &self.pool[id];
+        for id in &nodes {
+            let node = &self.pool[*id];
             let worker = node.worker_of(trainer);
             if node.may_run(trainer) {
-                roster.running.insert(*id);
+                roster.running.push(*id);
             }
             match worker.map(|worker| (worker.phase, worker.since_s)) {
                 Some((Phase::Stale, _)) => roster.has_stale = true,
@@ -107,7 +114,7 @@ impl Engine {
             if node.assigned != Some(trainer) {
                 continue;
             }
-            roster.assigned.insert(*id);
+            roster.assigned.push(*id);
             match worker.map(|worker| (worker.phase, worker.since_s)) {
                 Some((Phase::Ready, since_s)) => {
                     roster.ready.push(*id);
@@ -118,20 +125,20 @@ impl Engine {
                 _ => roster.pending += 1,
             }
         }
+        roster.nodes = nodes;
         roster
     }
 
-    fn drive_generation(&mut self, now_s: f64, trainer: TrainerId, nodes: &[NodeId]) {
-        let roster = self.roster(now_s, trainer, nodes);
+    fn drive_generation(&mut self, now_s: f64, trainer: TrainerId, roster: &Roster) {
         let run = self.run(trainer);
         match run.map(|run| &run.state) {
-            None => self.start_generation(now_s, trainer, &roster),
-            Some(RunState::Stopping { .. }) => self.await_stop(now_s, trainer, &roster),
+            None => self.start_generation(now_s, trainer, roster),
+            Some(RunState::Stopping { .. }) => self.await_stop(now_s, trainer, roster),
             Some(RunState::Adopting(_))
-                if run.is_some_and(|run| {
-                    run.members.iter().all(|node| roster.running.contains(node))
-                }) => {}
-            Some(_) => self.adjust_running(now_s, trainer, &roster),
+                if run
+                    .is_some_and(|run| run.members.iter().all(|node| roster.may_run_on(*node))) => {
+            }
+            Some(_) => self.adjust_running(now_s, trainer, roster),
         }
         let run = self.run(trainer);
         if let Some(deadline_s) = run.and_then(|run| self.run_deadline_s(run)) {
@@ -151,14 +158,8 @@ impl Engine {
         }) else {
             return;
         };
-        let lost = run
-            .members
-            .iter()
-            .any(|node| !roster.running.contains(node));
-        let leaving = run
-            .members
-            .iter()
-            .any(|node| !roster.assigned.contains(node));
+        let lost = run.members.iter().any(|node| !roster.may_run_on(*node));
+        let leaving = run.members.iter().any(|node| !roster.is_assigned(*node));
         if lost {
             self.stop_run(now_s, trainer, 0.0, None);
         } else if leaving {
@@ -194,14 +195,14 @@ impl Engine {
         else {
             return;
         };
-        waiting.retain(|node| roster.running.contains(node));
+        waiting.retain(|node| roster.may_run_on(*node));
         if waiting.is_empty() {
             let began_s = *deadline_s - *grace_s - STOP_ANSWER_S;
             if *grace_s > 0.0 && !run.lost_member {
                 self.measure_save(trainer, now_s - began_s);
             }
             self.end_generation(now_s, trainer);
-            let roster = self.roster(now_s, trainer, &roster.nodes);
+            let roster = self.roster(now_s, trainer, roster.nodes.clone());
             self.start_generation(now_s, trainer, &roster);
             return;
         }
@@ -250,7 +251,7 @@ impl Engine {
             .iter()
             .copied()
             .filter(|node| {
-                Some(*node) != answered && pool.get(node).is_some_and(|node| node.may_run(trainer))
+                Some(*node) != answered && pool.get(*node).is_some_and(|node| node.may_run(trainer))
             })
             .collect();
         if !waiting.is_empty() {
@@ -278,14 +279,14 @@ impl Engine {
             return;
         };
         for node in run.members {
-            if let Some(pool_node) = self.pool.get_mut(&node)
-                && let Some(worker) = &mut pool_node.worker
-                && worker.trainer == trainer
-                && worker.phase == Phase::Member
-            {
-                worker.phase = Phase::Ready;
-                worker.since_s = now_s;
-            }
+            self.pool.update(node, |it| {
+                if let Some(worker) = it.worker_of_mut(trainer)
+                    && worker.phase == Phase::Member
+                {
+                    worker.phase = Phase::Ready;
+                    worker.since_s = now_s;
+                }
+            });
         }
     }
 
@@ -344,13 +345,13 @@ impl Engine {
     }
 
     /// Sends home workers that are not wanted and run nothing.
-    fn dismiss(&mut self, now_s: f64, trainer: TrainerId, nodes: &[NodeId]) {
-        let roster = self.roster(now_s, trainer, nodes);
+    fn dismiss(&mut self, now_s: f64, trainer: TrainerId, roster: &Roster) {
         if let Some(until_s) = roster.adopts_until_s {
             self.wake_at(until_s);
         }
-        for id in nodes.iter().filter(|id| !roster.assigned.contains(id)) {
-            let phase = self.pool[id].worker_of(trainer).map(|worker| worker.phase);
+        let nodes = roster.nodes.iter();
+        for id in nodes.filter(|id| !roster.is_assigned(**id)) {
+            let phase = self.pool[*id].worker_of(trainer).map(|worker| worker.phase);
             let may_confirm = || {
                 let run = self.run(trainer);
                 run.is_some_and(|run| run.members.contains(id))
@@ -381,14 +382,14 @@ impl Engine {
         if self.pool_in_doubt {
             return;
         }
-        let is_awaited = nodes.iter().any(|id| {
-            let worker = self.pool[id].worker_of(trainer);
+        let is_awaited = |id: &NodeId| {
+            let worker = self.pool[*id].worker_of(trainer);
             worker.is_some_and(|worker| matches!(worker.phase, Phase::Placed | Phase::Found))
-        });
-        let most = match (known.greeted, is_awaited) {
-            (true, _) => usize::MAX,
-            (false, true) => 0,
-            (false, false) => 1,
+        };
+        let most = match known.greeted {
+            true => usize::MAX,
+            false if nodes.iter().any(is_awaited) => 0,
+            false => 1,
         };
         let stay_s = known
             .info
@@ -397,7 +398,7 @@ impl Engine {
             .min(self.config.lease_s);
         let mut vacant: Vec<(NodeId, f64)> = nodes
             .iter()
-            .map(|id| (*id, &self.pool[id]))
+            .map(|id| (*id, &self.pool[*id]))
             .filter(|(_, node)| node.assigned == Some(trainer) && node.worker.is_none())
             .map(|(id, node)| (id, self.room_s(node, now_s).min(stay_s)))
             .collect();
@@ -405,13 +406,12 @@ impl Engine {
         vacant.sort_by(|(_, a_s), (_, b_s)| b_s.total_cmp(a_s));
         vacant.truncate(most);
         for (node, limit_s) in vacant {
-            if let Some(pool_node) = self.pool.get_mut(&node) {
-                pool_node.worker = Some(Worker {
-                    trainer,
-                    phase: Phase::Placed,
-                    since_s: now_s,
-                });
-            }
+            let worker = Worker {
+                trainer,
+                phase: Phase::Placed,
+                since_s: now_s,
+            };
+            self.pool.update(node, |it| it.worker = Some(worker));
             self.actions.push(Action::Place {
                 trainer,
                 node,
@@ -420,14 +420,13 @@ impl Engine {
         }
     }
 
-    fn set_phase(&mut self, now_s: f64, node: NodeId, trainer: TrainerId, phase: Phase) {
-        if let Some(pool_node) = self.pool.get_mut(&node)
-            && let Some(worker) = &mut pool_node.worker
-            && worker.trainer == trainer
-        {
-            worker.phase = phase;
-            worker.since_s = now_s;
-        }
+    pub(super) fn set_phase(&mut self, now_s: f64, node: NodeId, trainer: TrainerId, phase: Phase) {
+        self.pool.update(node, |it| {
+            if let Some(worker) = it.worker_of_mut(trainer) {
+                worker.phase = phase;
+                worker.since_s = now_s;
+            }
+        });
     }
 
     pub(super) fn worker_ready(
@@ -444,10 +443,7 @@ impl Engine {
         if known.state == TrainerState::Closing {
             return;
         }
-        let worker = self
-            .pool
-            .get(&node)
-            .and_then(|node| node.worker_of(trainer));
+        let worker = self.pool.get(node).and_then(|node| node.worker_of(trainer));
         let Some(phase) = worker.map(|worker| worker.phase) else {
             return self.send_home(trainer, node, "it was given up or never wanted");
         };
@@ -608,15 +604,15 @@ impl Engine {
     /// Deadlines of workers and generations.
     pub(super) fn check_deadlines(&mut self, now_s: f64) {
         let (mut silent, mut still_there) = (Vec::new(), Vec::new());
-        for (id, node) in &self.pool {
+        for (id, node) in self.pool.restless() {
             if let Some(worker) = &node.worker
                 && self
                     .worker_deadline_s(worker)
                     .is_some_and(|deadline_s| now_s >= deadline_s)
             {
                 match worker.phase {
-                    Phase::Leaving => still_there.push((worker.trainer, *id)),
-                    _ => silent.push((worker.trainer, *id)),
+                    Phase::Leaving => still_there.push((worker.trainer, id)),
+                    _ => silent.push((worker.trainer, id)),
                 }
             }
         }
@@ -682,7 +678,9 @@ impl Engine {
     }
 
     pub(super) fn wake_at_workers_deadlines(&mut self) {
-        let workers = self.pool.values().filter_map(|node| node.worker.as_ref());
+        // Where all is as it shall be nothing is awaited.
+        let nodes = self.pool.restless().map(|(_, node)| node);
+        let workers = nodes.filter_map(|node| node.worker.as_ref());
         let first_s = workers
             .filter_map(|worker| self.worker_deadline_s(worker))
             .reduce(f64::min);

@@ -26,7 +26,7 @@ use crate::allocation::{Allocator, GeneralSolver, Solution};
 use crate::learning::Learning;
 use crate::metric::Metric;
 use crate::node::{ClassId, ClassInfo, NodeId, NodeNames};
-use crate::pool::{Phase, PoolNode, Worker};
+use crate::pool::{Phase, Pool, PoolNode, Worker};
 use crate::trainer::{Run, RunState, Trainer, TrainerId, TrainerState};
 
 pub use event::{Action, Decision, Event, LossReason, Outcome, PlaceFault};
@@ -114,7 +114,7 @@ pub struct Engine {
     classes: BTreeMap<ClassId, ClassInfo>,
     /// The classes of nodes, in the pool or not.
     class_of: BTreeMap<NodeId, ClassId>,
-    pool: BTreeMap<NodeId, PoolNode>,
+    pool: Pool,
     trainers: BTreeMap<TrainerId, Trainer>,
     faults: NodeFaults,
     learning: Learning,
@@ -156,7 +156,7 @@ impl Engine {
             names: NodeNames::default(),
             classes: BTreeMap::new(),
             class_of: BTreeMap::new(),
-            pool: BTreeMap::new(),
+            pool: Pool::default(),
             trainers: BTreeMap::new(),
             faults: NodeFaults::default(),
             learning: Learning::default(),
@@ -232,7 +232,7 @@ impl Engine {
         let pool = &self.pool;
         self.actions.retain_mut(|action| match action {
             Action::Stop { trainer, nodes, .. } => {
-                nodes.retain(|node| pool.get(node).is_some_and(|node| node.may_run(*trainer)));
+                nodes.retain(|node| pool.get(*node).is_some_and(|node| node.may_run(*trainer)));
                 !nodes.is_empty()
             }
             _ => true,
@@ -258,7 +258,7 @@ impl Engine {
     }
 
     /// The pool's nodes.
-    pub fn pool(&self) -> &BTreeMap<NodeId, PoolNode> {
+    pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
@@ -269,7 +269,7 @@ impl Engine {
 
     /// Whether `node` may be used at `now_s`: to keep its worker or to get one.
     pub fn is_usable(&self, node: NodeId, now_s: f64) -> bool {
-        let pool_node = self.pool.get(&node);
+        let pool_node = self.pool.get(node);
         pool_node.is_some_and(|pool_node| self.can_be_used(node, pool_node, now_s))
     }
 
@@ -344,9 +344,7 @@ impl Engine {
                 }
                 self.join(now_s, joined);
                 for (node, hole_end_s) in hole_ends {
-                    if let Some(pool_node) = self.pool.get_mut(&node) {
-                        pool_node.hole_end_s = hole_end_s;
-                    }
+                    self.pool.update(node, |it| it.hole_end_s = hole_end_s);
                 }
             }
             Event::NodeClass { class, info, nodes } => {
@@ -435,9 +433,8 @@ impl Engine {
         }
         self.join_events += 1;
         for (node, hole_end_s) in joined {
-            self.pool
-                .entry(node)
-                .or_insert_with(|| PoolNode::new(self.join_events, now_s, hole_end_s));
+            let pool_node = PoolNode::new(self.join_events, now_s, hole_end_s);
+            self.pool.join(node, pool_node);
         }
     }
 
@@ -447,13 +444,11 @@ impl Engine {
             // It is gone unjudged: its failures say nothing of the nodes.
             self.pardon_nodes_of(trainer, &known.failures);
         }
-        for node in self.pool.values_mut() {
-            if node.assigned == Some(trainer) {
-                node.assigned = None;
-            }
-            if node.worker_of(trainer).is_some() {
-                node.worker = None;
-            }
+        for node in self.pool.nodes_of(trainer) {
+            self.pool.update(node, |it| {
+                it.unassign_from(trainer);
+                it.take_worker_of(trainer);
+            });
         }
     }
 
@@ -466,27 +461,23 @@ impl Engine {
         if known.state == TrainerState::Closing {
             return;
         }
-        let pool_node = match self.pool.get_mut(&node) {
-            Some(pool_node) if pool_node.worker.is_none() => pool_node,
+        match self.pool.get(node) {
+            Some(pool_node) if pool_node.worker.is_none() => {}
             Some(pool_node) if pool_node.worker_of(trainer).is_some() => return,
             _ => return self.send_home(trainer, node, "its node is not free for it"),
-        };
-        pool_node.worker = Some(Worker {
-            trainer,
-            phase: Phase::Found,
-            since_s: now_s,
-        });
-        let held = self
-            .pool
-            .values()
-            .filter(|node| node.assigned == Some(trainer))
-            .count();
-        if (held as u32) < known.info.max_nodes
-            && let Some(pool_node) = self.pool.get_mut(&node)
-            && pool_node.assigned.is_none()
-        {
-            pool_node.assigned = Some(trainer);
         }
+        let held = self.pool.assigned_to(trainer).len() as u32;
+        let has_room = held < known.info.max_nodes;
+        self.pool.update(node, |it| {
+            it.worker = Some(Worker {
+                trainer,
+                phase: Phase::Found,
+                since_s: now_s,
+            });
+            if has_room && it.assigned.is_none() {
+                it.assigned = Some(trainer);
+            }
+        });
         if known.state == TrainerState::Waiting {
             known.state = TrainerState::Admitted;
             known.admission = self.admissions;
@@ -496,7 +487,7 @@ impl Engine {
 
     /// A placement on a node that is no longer idle must not start there later.
     fn call_off(&mut self, node: NodeId) {
-        if let Some(worker) = self.pool.get(&node).and_then(|node| node.worker.as_ref())
+        if let Some(worker) = self.pool.get(node).and_then(|node| node.worker.as_ref())
             && worker.phase == Phase::Placed
         {
             self.send_home(worker.trainer, node, "the node went to others");
@@ -554,18 +545,13 @@ impl Engine {
         known.state = TrainerState::Closing;
         known.run = None;
         self.decision_due = true;
-        for node in self.pool.values_mut() {
-            if node.assigned == Some(trainer) {
-                node.assigned = None;
-            }
-            if node
-                .worker
-                .as_ref()
-                .is_some_and(|worker| worker.trainer == trainer)
-                && let Some(worker) = &mut node.worker
-            {
-                worker.phase = Phase::Leaving;
-            }
+        for node in self.pool.nodes_of(trainer) {
+            self.pool.update(node, |it| {
+                it.unassign_from(trainer);
+                if let Some(worker) = it.worker_of_mut(trainer) {
+                    worker.phase = Phase::Leaving;
+                }
+            });
         }
         self.actions.push(Action::Close { trainer, exit_code });
     }

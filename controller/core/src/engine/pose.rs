@@ -157,7 +157,7 @@ impl Engine {
     /// anyway, loses nothing; workers that were found most likely run.
     fn up_s(&self, trainer: &Trainer, held: &[NodeId]) -> f64 {
         let is_found = |node: &NodeId| {
-            let worker = self.pool[node].worker_of(trainer.info.id);
+            let worker = self.pool[*node].worker_of(trainer.info.id);
             worker.is_some_and(|worker| worker.phase == Phase::Found)
         };
         match self.would_go_on(trainer) || held.iter().any(is_found) {
@@ -184,7 +184,7 @@ impl Engine {
         }
         let kept = held
             .iter()
-            .filter(|node| self.pool[*node].keeps_worker_of(info.id));
+            .filter(|node| self.pool[**node].keeps_worker_of(info.id));
         max.min(kept.count() as u32)
     }
 
@@ -196,15 +196,15 @@ impl Engine {
         groups: &Groups,
         nodes: &[u32],
     ) -> u32 {
-        let mut reach = nodes.to_vec();
-        for node in kept_off.into_iter().flatten() {
-            if let Some(group) = groups.of(self.class_of(*node)) {
-                reach[group] -= 1;
-            }
-        }
-        let groups = groups.all.iter().zip(reach);
-        let usable = groups.filter(|(group, _)| group.may_use[j]);
-        usable.map(|(_, nodes)| nodes).max().unwrap_or(0)
+        let kept_off_of = |index: usize| {
+            let nodes = kept_off.into_iter().flatten();
+            let nodes = nodes.filter(|node| groups.of(self.class_of(**node)) == Some(index));
+            nodes.count() as u32
+        };
+        let all = groups.all.iter().enumerate();
+        let usable = all.filter(|(_, group)| group.may_use[j]);
+        let within_reach = usable.map(|(index, _)| nodes[index] - kept_off_of(index));
+        within_reach.max().unwrap_or(0)
     }
 
     /// What multiplies the objective of the trainer at position `j` on nodes of each group.

@@ -118,13 +118,13 @@ impl Engine {
     pub fn left_alone(&self, trainer: TrainerId, now_s: f64) -> Option<String> {
         let mut avoided: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         let mut quarantined = 0;
-        for node in self.pool.keys() {
-            if self.is_quarantined(*node, now_s) {
+        for node in self.pool.ids() {
+            if self.is_quarantined(node, now_s) {
                 quarantined += 1;
-            } else if let Some(avoidance) = self.avoidance_of(trainer, *node, now_s) {
+            } else if let Some(avoidance) = self.avoidance_of(trainer, node, now_s) {
                 let reason = avoidance.quarantine.reason.as_str();
                 let names = avoided.entry(reason).or_default();
-                names.push(self.names.name(*node));
+                names.push(self.names.name(node));
             }
         }
         let mut parts: Vec<String> = avoided
