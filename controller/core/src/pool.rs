@@ -286,3 +286,62 @@ pub enum Phase {
     /// Told to leave; its task goes back to the queue.
     Leaving,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PHASES: [Phase; 4] = [Phase::Placed, Phase::Ready, Phase::Member, Phase::Leaving];
+
+    fn change(node: &mut PoolNode, random: &mut fastrand::Rng) {
+        let trainer = |random: &mut fastrand::Rng| match random.u32(0..4) {
+            0 => None,
+            number => Some(TrainerId(number)),
+        };
+        node.assigned = trainer(random);
+        node.worker = trainer(random).map(|trainer| Worker {
+            trainer,
+            phase: PHASES[random.usize(..PHASES.len())],
+            since_s: 0.0,
+        });
+    }
+
+    #[test]
+    fn lists_say_what_the_nodes_say_whatever_changes() {
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut pool = Pool::default();
+        for _ in 0..10_000 {
+            let id = NodeId(random.u32(0..50));
+            match random.u32(0..8) {
+                0 => drop(pool.remove(id)),
+                1 => pool.join(id, PoolNode::new(0, 0.0, None)),
+                _ => drop(pool.update(id, |node| change(node, &mut random))),
+            }
+            let nodes: BTreeMap<NodeId, PoolNode> =
+                pool.iter().map(|(id, node)| (id, node.clone())).collect();
+            assert_eq!(pool.len(), nodes.len());
+            let told = |is_listed: &dyn Fn(&PoolNode) -> bool| -> Vec<NodeId> {
+                let listed = nodes.iter().filter(|(_, node)| is_listed(node));
+                listed.map(|(id, _)| *id).collect()
+            };
+            let restless: Vec<NodeId> = pool.restless().map(|(id, _)| id).collect();
+            assert_eq!(restless, told(&|node| !node.is_at_rest()));
+            assert!(
+                pool.free()
+                    .iter()
+                    .eq(&told(&|node| node.assigned.is_none()))
+            );
+            for trainer in (1..4).map(TrainerId) {
+                let assigned = told(&|node| node.assigned == Some(trainer));
+                assert!(pool.assigned_to(trainer).iter().eq(&assigned));
+                let of_trainer = told(&|node| {
+                    node.assigned == Some(trainer) || node.worker_of(trainer).is_some()
+                });
+                assert_eq!(pool.nodes_of(trainer), of_trainer);
+            }
+            let trainers: BTreeSet<TrainerId> =
+                nodes.values().filter_map(|it| it.assigned).collect();
+            assert!(pool.assigned().map(|(id, _)| id).eq(trainers));
+        }
+    }
+}

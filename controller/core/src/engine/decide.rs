@@ -109,12 +109,6 @@ impl Engine {
         !short.is_empty()
     }
 
-    /// Whether the node is expected back too soon for a new worker.
-    pub(super) fn is_short(&self, node: NodeId, now_s: f64) -> bool {
-        let last_start_s = self.pool.get(node).and_then(|it| self.last_start_s(it));
-        last_start_s.is_some_and(|time_s| now_s >= time_s - self.start_lead_s())
-    }
-
     fn take_back(&mut self, node: NodeId, why: Forced) {
         if let Some(trainer) = self.pool.get(node).and_then(|node| node.assigned) {
             self.note_forced_loss(trainer, node, why);

@@ -102,19 +102,12 @@ impl Engine {
 
     /// How many of the nodes are of each class.
     pub(super) fn of_class(&self, nodes: impl Iterator<Item = NodeId>) -> BTreeMap<ClassId, u32> {
+        let classes: Vec<ClassId> = nodes.map(|node| self.class_of(node)).collect();
         let mut counts = BTreeMap::new();
-        // Neighbours are alike: counted in runs.
-        let mut run = (ClassId::default(), 0);
-        for node in nodes {
-            let class = self.class_of(node);
-            if class != run.0 {
-                *counts.entry(run.0).or_default() += run.1;
-                run = (class, 0);
-            }
-            run.1 += 1;
+        // Neighbours are mostly alike.
+        for run in classes.chunk_by(|one, next| one == next) {
+            *counts.entry(run[0]).or_default() += run.len() as u32;
         }
-        *counts.entry(run.0).or_default() += run.1;
-        counts.retain(|_, count| *count > 0);
         counts
     }
 

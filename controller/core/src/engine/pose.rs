@@ -196,15 +196,15 @@ impl Engine {
         groups: &Groups,
         nodes: &[u32],
     ) -> u32 {
-        let kept_off_of = |index: usize| {
-            let nodes = kept_off.into_iter().flatten();
-            let nodes = nodes.filter(|node| groups.of(self.class_of(**node)) == Some(index));
-            nodes.count() as u32
-        };
-        let all = groups.all.iter().enumerate();
-        let usable = all.filter(|(_, group)| group.may_use[j]);
-        let within_reach = usable.map(|(index, _)| nodes[index] - kept_off_of(index));
-        within_reach.max().unwrap_or(0)
+        let mut reach = nodes.to_vec();
+        for node in kept_off.into_iter().flatten() {
+            if let Some(group) = groups.of(self.class_of(*node)) {
+                reach[group] -= 1;
+            }
+        }
+        let groups = groups.all.iter().zip(reach);
+        let usable = groups.filter(|(group, _)| group.may_use[j]);
+        usable.map(|(_, nodes)| nodes).max().unwrap_or(0)
     }
 
     /// What multiplies the objective of the trainer at position `j` on nodes of each group.
