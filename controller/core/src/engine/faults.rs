@@ -143,6 +143,7 @@ impl Engine {
         self.pool.update(node, |it| it.unassign_from(trainer));
         match fault {
             PlaceFault::Node => self.quarantine(now_s, node, reason),
+            PlaceFault::NodeOrTrainer => self.avoid(now_s, trainer, node, &reason),
             PlaceFault::Trainer => {
                 if let Some(known) = self.trainers.get_mut(&trainer) {
                     known.resume_at_s = now_s + TRAINER_BACK_OFF_S;
