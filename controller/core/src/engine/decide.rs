@@ -119,13 +119,13 @@ impl Engine {
     /// Sorts the pool into held and free nodes, taking back those that are
     /// about to be needed, are in quarantine or failed their trainer.
     fn holdings(&mut self, now_s: f64) -> Holdings {
-        // Most often there are none, and no other node need be looked up.
-        let ending = self.pool.iter();
-        let ending = ending.filter(|(_, node)| !self.outlasts(node, now_s));
+        // Looked for once: mostly there are none.
+        let nodes = self.pool.iter();
+        let ending = nodes.filter(|(_, node)| !self.outlasts(node, now_s));
         let ending: BTreeSet<NodeId> = ending.map(|(id, _)| id).collect();
-
+        let (held, unusable) = self.kept_and_unusable(now_s, &ending);
         let mut holdings = Holdings {
-            held: BTreeMap::new(),
+            held,
             free: Vec::new(),
             kept_off: BTreeMap::new(),
             of_class: BTreeMap::new(),
@@ -134,20 +134,6 @@ impl Engine {
             let free = self.pool.free().iter().copied();
             let is_usable = |id: &NodeId| !ending.contains(id) && !self.is_quarantined(*id, now_s);
             holdings.free.extend(free.filter(is_usable));
-        }
-        let mut unusable = Vec::new();
-        for (trainer, nodes) in self.pool.assigned() {
-            let info = self.trainers.get(&trainer).map(|known| &known.info);
-            let mut held = Vec::with_capacity(nodes.len());
-            for id in nodes.iter().copied() {
-                match self.why_taken_back(id, ending.contains(&id), trainer, info, now_s) {
-                    None => held.push(id),
-                    Some(why) => unusable.push((id, why)),
-                }
-            }
-            if !held.is_empty() {
-                holdings.held.insert(trainer, held);
-            }
         }
         for (node, why) in unusable {
             // Others may have what this one can't.
@@ -162,6 +148,30 @@ impl Engine {
         holdings.kept_off = self.kept_off(now_s, usable.clone());
         holdings.of_class = self.of_class(usable);
         holdings
+    }
+
+    /// Of the assigned nodes those that each trainer keeps, and those that it can't keep and why;
+    /// `ending` are nodes whose planned end is near.
+    fn kept_and_unusable(
+        &self,
+        now_s: f64,
+        ending: &BTreeSet<NodeId>,
+    ) -> (BTreeMap<TrainerId, Vec<NodeId>>, Vec<(NodeId, Forced)>) {
+        let (mut kept, mut unusable) = (BTreeMap::new(), Vec::new());
+        for (trainer, nodes) in self.pool.assigned() {
+            let info = self.trainers.get(&trainer).map(|known| &known.info);
+            let mut held = Vec::with_capacity(nodes.len());
+            for id in nodes.iter().copied() {
+                match self.why_taken_back(id, ending.contains(&id), trainer, info, now_s) {
+                    None => held.push(id),
+                    Some(why) => unusable.push((id, why)),
+                }
+            }
+            if !held.is_empty() {
+                kept.insert(trainer, held);
+            }
+        }
+        (kept, unusable)
     }
 
     /// Why its trainer can't keep a node.
