@@ -10,9 +10,12 @@ use super::{Decision, Engine};
 use crate::node::{ClassId, NodeId};
 use crate::trainer::{TrainerId, TrainerInfo};
 
+/// The nodes that each trainer is to keep.
+type Held = BTreeMap<TrainerId, Vec<NodeId>>;
+
 /// The usable pool: who is to keep what, and what is free.
 pub(super) struct Holdings {
-    held: BTreeMap<TrainerId, Vec<NodeId>>,
+    held: Held,
     pub free: Vec<NodeId>,
     /// Nodes among them that trainers keep off.
     pub kept_off: BTreeMap<TrainerId, BTreeSet<NodeId>>,
@@ -156,8 +159,8 @@ impl Engine {
         &self,
         now_s: f64,
         ending: &BTreeSet<NodeId>,
-    ) -> (BTreeMap<TrainerId, Vec<NodeId>>, Vec<(NodeId, Forced)>) {
-        let (mut kept, mut unusable) = (BTreeMap::new(), Vec::new());
+    ) -> (Held, Vec<(NodeId, Forced)>) {
+        let (mut kept, mut unusable) = (Held::new(), Vec::new());
         for (trainer, nodes) in self.pool.assigned() {
             let info = self.trainers.get(&trainer).map(|known| &known.info);
             let mut held = Vec::with_capacity(nodes.len());
