@@ -128,7 +128,7 @@ impl Brain {
         let mut pool = 0usize;
         let mut usable = 0usize;
         let mut held = 0usize;
-        for node in self.engine.pool().values() {
+        for node in self.engine.pool().nodes() {
             // A worker on its way out no longer offers its node.
             if node.worker.as_ref().is_some_and(|worker| {
                 worker.phase == Phase::Leaving && self.is_closing(worker.trainer)

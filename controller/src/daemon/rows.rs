@@ -191,11 +191,11 @@ impl Brain {
             owner.is_some_and(|owner| sight.shows(owner))
         };
         let mut nodes: Vec<_> = self.engine.pool().iter().collect();
-        nodes.sort_by_key(|(id, _)| self.engine.names.rank(**id));
+        nodes.sort_by_key(|(id, _)| self.engine.names.rank(*id));
         nodes
             .into_iter()
             .map(|(id, node)| {
-                let quarantine = self.engine.quarantine_of(*id, now_s);
+                let quarantine = self.engine.quarantine_of(id, now_s);
                 let use_of_it = match (&node.worker, quarantine) {
                     (Some(worker), _) => match worker.phase {
                         Phase::Placed | Phase::Found => "starting",
@@ -211,14 +211,14 @@ impl Brain {
                 let worker = node.worker.as_ref().map(|worker| worker.trainer);
                 let trainer = worker.or(node.assigned).filter(|trainer| shows(*trainer));
                 json!({
-                    "node": self.engine.names.name(*id),
+                    "node": self.engine.names.name(id),
                     "use": use_of_it,
                     "jobid": trainer.map(|trainer| trainer.0),
                     "joined": node.joined_s,
                     "hole_end": node.hole_end_s,
-                    "class": self.classes.name_of(*id),
+                    "class": self.classes.name_of(id),
                     "reason": quarantine.map(|it| it.reason.clone())
-                        .or_else(|| self.avoided_by(*id, now_s, shows)),
+                        .or_else(|| self.avoided_by(id, now_s, shows)),
                 })
             })
             .collect()
@@ -270,7 +270,7 @@ impl Brain {
         let trainer = trainer.filter(|trainer| trainer.run.is_none())?;
         let id = trainer.info.id;
         let has_nodes = || {
-            let mut nodes = self.engine.pool().values();
+            let mut nodes = self.engine.pool().nodes();
             nodes.any(|node| node.assigned == Some(id))
         };
         let pauses = now_s < trainer.resume_at_s.max(trainer.restart_at_s);
@@ -294,8 +294,8 @@ impl Brain {
         if let Some(limit) = self.engine.used_up_limit(id) {
             return Some(format!("a limit is used up: {limit}"));
         }
-        let nodes = self.engine.pool().keys();
-        let usable = nodes.filter(|node| self.engine.may_have(id, **node));
+        let nodes = self.engine.pool().ids();
+        let usable = nodes.filter(|node| self.engine.may_have(id, *node));
         let fits = trainer.info.min_nodes <= usable.count() as u32;
         if trainer.state == TrainerState::Waiting && fits {
             return Some("others come first".to_owned());

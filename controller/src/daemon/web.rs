@@ -38,14 +38,14 @@ impl Brain {
     pub(super) fn metrics_page(&self, now_s: f64) -> String {
         let metrics = &self.accounting.metrics;
         let pool = self.engine.pool();
-        let workers = pool.values().filter(|node| node.worker.is_some()).count();
+        let workers = pool.nodes().filter(|node| node.worker.is_some()).count();
         metrics.pool_nodes.set(pool.len() as i64);
         metrics.held_nodes.set(workers as i64);
         metrics.agents.set(self.agents.connected() as i64);
         metrics.plain_jobs.set(self.plain_jobs as i64);
-        let nodes = self.engine.pool().keys();
+        let nodes = self.engine.pool().ids();
         let quarantined = nodes
-            .filter(|node| self.engine.quarantine_of(**node, now_s).is_some())
+            .filter(|node| self.engine.quarantine_of(*node, now_s).is_some())
             .count();
         metrics.quarantined_nodes.set(quarantined as i64);
         let samples = self.trainer_samples();

@@ -158,7 +158,7 @@ impl Engine {
     /// anyway, loses nothing; workers that were found most likely run.
     fn up_s(&self, trainer: &Trainer, held: &[NodeId]) -> f64 {
         let is_found = |node: &NodeId| {
-            let worker = self.pool[node].worker_of(trainer.info.id);
+            let worker = self.pool[*node].worker_of(trainer.info.id);
             worker.is_some_and(|worker| worker.phase == Phase::Found)
         };
         match self.would_go_on(trainer) || held.iter().any(is_found) {
@@ -185,7 +185,7 @@ impl Engine {
         }
         let kept = held
             .iter()
-            .filter(|node| self.pool[*node].keeps_worker_of(info.id));
+            .filter(|node| self.pool[**node].keeps_worker_of(info.id));
         max.min(kept.count() as u32)
     }
 

@@ -468,7 +468,7 @@ impl World {
     fn assigned(&self) -> BTreeMap<NodeId, TrainerId> {
         let pool = self.engine.pool();
         pool.iter()
-            .filter_map(|(id, node)| Some((*id, node.assigned?)))
+            .filter_map(|(id, node)| Some((id, node.assigned?)))
             .collect()
     }
 
