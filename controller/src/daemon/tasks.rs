@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use bftrainer::spec::Spec;
 use bftrainer::wire::Progress;
 
+use super::pace::Pace;
 use crate::classes::Requirement;
 use crate::slurm::{BaseState, JobRecord};
 
@@ -42,6 +43,8 @@ pub struct Array {
     pub tasks: BTreeMap<u32, Task>,
     /// The newest progress line.
     pub progress: Progress,
+    /// How fast it has been lately.
+    pub pace: Pace,
     /// Workers that Slurm took the node from.
     pub preemptions: u32,
     /// Whether its owner was told that its tasks must be requeueable.
@@ -352,6 +355,7 @@ impl Array {
             verdict,
             tasks: BTreeMap::new(),
             progress: Progress::default(),
+            pace: Pace::default(),
             preemptions: 0,
             warned_of_requeue: false,
             harvested_node_s: 0.0,
