@@ -12,10 +12,10 @@ const drawing = (() => {
   const step = (...of) => ({ ...line(...of), paths: uPlot.paths.stepped({ align: 1 }) });
   // Neighbours are far apart.
   const hue = (number) => `hsl(${(number * 137) % 360} 45% 55%)`;
-  // One trainer's nodes upon the other's; the tallest is last.
+  // One trainer's nodes upon the other's; the tallest is last. Where nothing is known, nothing is.
   const stacked = (lanes) => lanes.reduce((done, lane) => {
     const below = done.at(-1);
-    return [...done, below ? lane.map((nodes, i) => nodes + below[i]) : lane];
+    return [...done, below ? lane.map((nodes, i) => nodes === null ? null : nodes + below[i]) : lane];
   }, []);
   // Draws all charts anew when the colours, or the width, have changed.
   const follow = (charts, size) => {

@@ -6,7 +6,12 @@ const { axis, colour, hue, line, stacked, step } = drawing;
 
 // Points of the timeline whose trainers found no lane of their own are counted together.
 const OTHERS = 0;
+// Trainers that are named below the chart at most.
+const NAMED = 12;
 const GREY = "#8a8a8a";
+// There are no halves of nodes.
+const WHOLE = [1, 2, 5].flatMap((digit) => [0, 1, 2, 3, 4].map((zeros) => digit * 10 ** zeros))
+  .sort((one, other) => one - other);
 
 // Pool and allocation. `points` by their time: {time_s, pool, held, training, shares}, each share
 // [lane, job id, nodes].
@@ -67,20 +72,15 @@ export class Allocation {
       `Nodes over time; lately ${decimals(pool, 1)} in the pool, of which ${decimals(training, 1)} train`;
   }
 
-  // The last point holds until now; where nothing was seen there is nothing.
+  // A point holds until the next one or now, but not longer than its time; where nothing was seen
+  // there is nothing.
   withGaps(points, now_s) {
-    const seen = [];
-    for (const point of points) {
-      const end_s = seen.length ? seen.at(-1).time_s + this.step_s : point.time_s;
-      if (point.time_s > end_s) seen.push({ time_s: end_s });
-      seen.push(point);
-    }
-    const last = seen.at(-1);
-    if (!last) return seen;
-    const end_s = last.time_s + this.step_s;
-    if (end_s < now_s) seen.push({ time_s: end_s });
-    else if (now_s > last.time_s) seen.push({ ...last, time_s: now_s });
-    return seen;
+    return points.flatMap((point, index) => {
+      const next_s = points[index + 1]?.time_s ?? now_s;
+      const end_s = point.time_s + this.step_s;
+      if (next_s > end_s) return [point, { ...point, time_s: end_s }, { time_s: end_s + 1 }];
+      return index + 1 < points.length ? [point] : [point, { ...point, time_s: Math.max(next_s, point.time_s + 1) }];
+    });
   }
 
   // Nodes of each lane over time.
@@ -102,7 +102,7 @@ export class Allocation {
       ...this.size(),
       legend: { show: false },
       axes: [{ ...axis(), values: (_, places) => places.map((at) => time(at, at).slice(0, 5)) },
-             axis("nodes")],
+             { ...axis("nodes"), incrs: WHOLE }],
       scales: { x: { range: (_, from, to) => [from, to] },
                 y: { range: (_, from, to) => [0, Math.max(1, to * 1.05)] } },
       series: [{}, step("pool", GREY, `${GREY}33`), ...series.reverse()],
@@ -127,24 +127,25 @@ export class Allocation {
     this.chart?.setSize(this.size());
   }
 
-  // What holds at the cursor, or now.
+  // What holds at the cursor, or lately.
   say() {
     const index = this.chart?.cursor.idx;
     const point = (index === null || index === undefined ? null : this.seen[index]) ?? this.last;
     if (!point) return write(this.readout, "nothing is known yet");
-    const at = index === null || index === undefined ? "now" : time(point.time_s, this.now_s);
+    const at = index === null || index === undefined ? "last half minute" : time(point.time_s, this.now_s);
     if (point.pool === undefined) return write(this.readout, `${at}: not seen`);
     const { pool, held, training } = point;
     const parts = [`${at}: ${decimals(pool, 1)} in the pool`, `${decimals(training, 1)} train`,
       `${decimals(Math.max(0, held - training), 1)} start or stop`, `${decimals(pool - held, 1)} idle`];
     const shares = [...point.shares].sort((one, other) => other[2] - one[2]);
-    const names = shares.map(([lane, jobid, nodes]) => {
+    const names = shares.slice(0, NAMED).map(([lane, jobid, nodes]) => {
       const swatch = element("i", { class: "swatch" });
       swatch.style.background = jobid === OTHERS ? GREY : hue(lane);
       const name = jobid === OTHERS ? "others" : this.nameOf(jobid);
       return element("span", {}, swatch, `${name} ${decimals(nodes, 1)}`);
     });
-    this.readout.replaceChildren(element("span", {}, parts.join(", ")), ...names);
+    const unnamed = shares.length > NAMED ? [element("span", {}, `and ${shares.length - NAMED} more`)] : [];
+    this.readout.replaceChildren(element("span", {}, parts.join(", ")), ...names, ...unnamed);
   }
 }
 
@@ -180,7 +181,7 @@ export class Scaling {
       ...this.size(),
       legend: { live: false },
       cursor: { show: false },
-      axes: [{ ...axis("nodes"), incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] },
+      axes: [{ ...axis("nodes"), incrs: WHOLE },
              { ...axis("samples per second", 70), values: (_, values) => values.map(amount) }],
       scales: { x: { time: false, range: (_, low, high) => [0, high * 1.04] },
                 y: { range: (_, low, high) => [0, high * 1.08 || 1] } },

@@ -48,8 +48,9 @@ const poll = async () => {
   try {
     const state = await ask("/state.json");
     const misses = allocation.add(state.points, state.step_s);
-    if (misses || session.state === null || session.lostAt !== null) await loadTimeline();
-    if (!session.harvestAt || Date.now() - session.harvestAt > HARVEST_EVERY_MS) await loadHarvest();
+    const begins = session.state === null || session.lostAt !== null;
+    if (begins || misses) await loadTimeline();
+    if (begins || Date.now() - session.harvestAt > HARVEST_EVERY_MS) await loadHarvest();
     session.lostAt = null;
     show(state);
   } catch (error) {
@@ -110,7 +111,7 @@ const showFigures = ({ counts, trainers: all, agents, plain_jobs }) => {
   const figures = [
     ["Pool", count(counts.pool), "nodes that are idle or held by trainers"],
     ["Training", count(counts.training), "nodes on which ranks run"],
-    ["Starting, stopping", count(Math.max(0, counts.held - counts.training)), "held nodes without running ranks"],
+    ["Start or stop", count(Math.max(0, counts.held - counts.training)), "held nodes without running ranks"],
     ["Idle", count(counts.pool - counts.held), "nodes of the pool that nobody has"],
     ["Quarantine", count(counts.quarantined), "nodes left alone after a failure"],
     ["Trainers", `${running} of ${all.length}`, "trainers with nodes, of all in the queue"],
@@ -118,7 +119,7 @@ const showFigures = ({ counts, trainers: all, agents, plain_jobs }) => {
     ["Plain jobs", count(plain_jobs), "jobs in the partition that are no trainers"],
     [`Used ${span}`, pool_node_s > 0 ? `${decimals(100 * training_node_s / pool_node_s, 1)} %` : "–",
       "share of the pool's node-time in which ranks ran, over the time that the chart shows"],
-    [`Node-hours ${span}`, nodeHours(training_node_s), "in which ranks ran, over the time that the chart shows"],
+    [`Node-h ${span}`, nodeHours(training_node_s), "in which ranks ran, over the time that the chart shows"],
   ];
   const list = place("figures");
   if (!list.children.length) {

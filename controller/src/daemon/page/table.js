@@ -54,16 +54,22 @@ export class Table {
   }
 
   headOf(column) {
+    const head = element("th", { scope: "col", class: column.is || "" });
+    this.head.append(head);
+    // Bars have no title: they are sorted by the number beside them.
+    if (column.title) this.makeSortable(head, column);
+    return head;
+  }
+
+  makeSortable(head, column) {
     const button = element("button", { type: "button" }, column.title);
     button.addEventListener("click", () => {
       this.descending = this.sortedBy === column.title ? !this.descending : Boolean(column.falls);
       this.sortedBy = column.title;
       this.refresh();
     });
-    const head = element("th", { scope: "col", class: column.is || "" }, button);
+    head.append(button);
     if (column.hint) head.title = column.hint;
-    this.head.append(head);
-    return head;
   }
 
   show(rows) {
@@ -87,6 +93,7 @@ export class Table {
   refresh() {
     const column = this.columns.find((it) => it.title === this.sortedBy) || this.columns[0];
     this.columns.forEach((it, index) => {
+      if (!it.title) return;
       const order = it === column ? (this.descending ? "descending" : "ascending") : "none";
       if (this.heads[index].ariaSort !== order) this.heads[index].ariaSort = order;
     });

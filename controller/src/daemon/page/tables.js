@@ -15,7 +15,7 @@ const marked = (title, key, more) => ({
     if (!cell.firstChild) cell.append(element("i", { class: "mark" }), element("span"), element("small"));
     const [mark, word, reason] = cell.children;
     if (mark.dataset.of !== row[key]) mark.dataset.of = row[key];
-    write(word, text(row[key]).toLowerCase());
+    write(word, text(row[key]));
     write(reason, (more.below && row[more.below]) || "");
   },
 });
@@ -61,7 +61,7 @@ export const trainersTable = (place, session, allocation) => {
     { ...plain("Job ID", "jobid"), draw: (button, row) => drawJob(button, row, allocation) },
     plain("Name", "name", { is: "name" }),
     plain("User", "user", { is: "lesser" }),
-    plain("Account", "account", { is: "lesser" }),
+    plain("Account", "account", { is: "account" }),
     marked("State", "state", { below: "reason" }),
     { title: "Nodes", value: (row) => row.nodes, is: "number", falls: true, hint: "now; fewest-most",
       text: ({ nodes, min, max }) => `${nodes} (${min}-${max})` },
@@ -97,11 +97,13 @@ const drawTrainer = (row, cell, session, scalings) => {
   if (!cell.firstChild) {
     const chart = element("div", { class: "chart", role: "img" });
     const counts = element("table", { class: "measured", "aria-label": "Measured throughput" });
-    cell.append(element("div", { class: "trainer" }, element("dl"), element("div", {}, chart, counts)),
-      element("ol", { class: "decided" }));
+    cell.append(element("div", { class: "trainer" },
+      element("div", {}, element("dl"), element("ol", { class: "decided" })),
+      element("div", {}, chart, counts)));
     scalings.set(row.jobid, new Scaling(chart));
   }
-  const [facts, right] = cell.firstChild.children;
+  const [left, right] = cell.firstChild.children;
+  const [facts, decisions] = left.children;
   const [chart, counts] = right.children;
   showFacts(facts, row, session.state);
   scalings.get(row.jobid).place = chart;
@@ -111,14 +113,15 @@ const drawTrainer = (row, cell, session, scalings) => {
   showMeasured(counts, row);
   const decided = session.state.decisions.filter(({ jobid }) => jobid === row.jobid).slice(0, 8);
   const lines = decided.map((it) => `${time(it.time, session.state.now)}  ${it.from} → ${it.to}  ${reason(it)}`);
-  if (cell.lastChild.dataset.shown === lines.join("\n")) return;
-  cell.lastChild.dataset.shown = lines.join("\n");
-  cell.lastChild.replaceChildren(...lines.map((line) => element("li", {}, line)));
+  if (decisions.dataset.shown === lines.join("\n")) return;
+  decisions.dataset.shown = lines.join("\n");
+  decisions.replaceChildren(...lines.map((line) => element("li", {}, line)));
 };
 
 const showFacts = (list, row, { now }) => {
   const seconds = (value) => `${decimals(value, 1)} s`;
   const facts = [
+    ["User, account", row.user && `${row.user}, ${row.account || NOTHING}`],
     ["Specification", row.specification],
     ["Why so many nodes", row.why],
     ["Nodes", row.node_list?.join(" ")],
@@ -210,7 +213,7 @@ export const harvestTable = (place) => {
   const sum = element("p", { class: "hint" });
   place.append(sum);
   const bars = {
-    title: "", value: (row) => row.harvested_node_s, falls: true, is: "bars",
+    title: "", is: "bars",
     draw: (cell, row) => {
       if (!cell.firstChild) cell.append(bar());
       fill(cell.firstChild, row.harvested_node_s / most);
