@@ -109,7 +109,7 @@ class Page(ClusterTest):
         self.browser.press("Enter", "\r")
         self.assertEqual(self.focused("ariaExpanded"), "true")
         self.wait_for(lambda: "nodes=1-3" in self.text("#trainers .details"), "details are open")
-        self.wait_for(lambda: self.text("#trainers .measured"), "what was measured is shown")
+        self.wait_for(lambda: self.text("#trainers .measured td") == "3", "what was measured is shown")
         self.assertTrue(self.evaluate("document.querySelector('#trainers .details canvas').width > 0"))
         # It stays open, and the focus where it is, while the page goes on.
         samples = self.text("#trainers .details")

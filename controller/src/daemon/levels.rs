@@ -49,15 +49,15 @@ impl Brain {
     /// Those with the most nodes first: beyond the cap the least is lost. Without names where
     /// users don't see each other's jobs.
     fn trainer_samples(&self) -> Vec<TrainerSample> {
-        let shows_names = !self.settings.private_jobs;
         let mut samples: Vec<TrainerSample> = self
             .arrays
             .iter()
             .map(|(id, array)| TrainerSample {
                 jobid: *id,
-                user: shows_names
-                    .then(|| array.owner_name.clone())
-                    .unwrap_or_default(),
+                user: match self.settings.private_jobs {
+                    true => String::new(),
+                    false => array.owner_name.clone(),
+                },
                 nodes: self.running_nodes_of(*id) as f64,
                 samples: array.progress.samples as f64,
                 harvested_node_s: array.harvested_node_s,

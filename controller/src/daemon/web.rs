@@ -98,3 +98,55 @@ async fn asked(inputs: Inputs, what: Shown) -> Option<String> {
     let _ = inputs.send(Input::Shown { what, answer });
     timeout(PATIENCE, answered).await.ok()?.ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The page's own files.
+    fn own_files() -> impl Iterator<Item = (&'static str, &'static str)> {
+        let library = ["/uplot.js", "/uplot.css", "/icon.svg"];
+        let own = FILES
+            .into_iter()
+            .filter(move |(path, ..)| !library.contains(path));
+        own.map(|(path, _, text)| (path, text))
+    }
+
+    #[test]
+    fn the_page_makes_no_markup_of_data() {
+        for (path, text) in own_files() {
+            for word in [
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacentHTML",
+                "setHTML",
+                "document.write",
+                "DOMParser",
+                "createContextualFragment",
+                "eval(",
+                "Function(",
+                "style=",
+                " onclick",
+            ] {
+                assert!(!text.contains(word), "{path}: {word}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_page_asks_nobody_else_and_for_nothing_that_is_not_served() {
+        let (_, _, html) = FILES[0];
+        let quoted = own_files().flat_map(|(_, text)| text.split('"'));
+        let asked: Vec<&str> = quoted.filter(|word| word.starts_with('/')).collect();
+        assert!(asked.contains(&"/state.json") && asked.contains(&"/page.js"));
+        let data = ["/state.json", "/timeline.json", "/harvest.json"];
+        for path in asked {
+            let is_file = FILES.iter().any(|(file, ..)| *file == path);
+            assert!(is_file || data.contains(&path), "{path}");
+        }
+        assert!(html.contains("lang=\"en\""));
+        for (path, text) in own_files() {
+            assert!(!text.contains("://"), "{path}");
+        }
+    }
+}

@@ -13,12 +13,26 @@ use tokio::sync::Mutex;
 /// Shorter answers are not worth packing, bytes.
 const WORTH_PACKING: usize = 1024;
 
+/// An answer holds this many times as long as it took to make, so that making it takes a
+/// twentieth of the time at most.
+const TIMES_ITS_MAKING: u32 = 20;
+
+/// But no longer, for that.
+const LONGEST_FOR_ITS_MAKING: Duration = Duration::from_secs(10);
+
 /// An answer and how long it holds.
 #[derive(Debug)]
 pub struct Kept {
     lasts: Duration,
     content_type: &'static str,
-    last: Mutex<Option<(Instant, Option<Made>)>>,
+    last: Mutex<Option<Last>>,
+}
+
+/// What was made last; `None` when that failed.
+#[derive(Debug)]
+struct Last {
+    made: Option<Made>,
+    until: Instant,
 }
 
 /// An answer as it is and packed by gzip.
@@ -47,7 +61,7 @@ fn packed(text: &[u8]) -> Option<Bytes> {
 }
 
 impl Kept {
-    /// Nothing is made yet.
+    /// Nothing is made yet. An answer shall hold for `lasts`, or longer when it is dear.
     pub fn new(lasts: Duration, content_type: &'static str) -> Self {
         Kept {
             lasts,
@@ -80,11 +94,12 @@ impl Kept {
 
     async fn current(&self, make: impl Future<Output = Option<String>>) -> Option<Made> {
         let mut last = self.last.lock().await;
-        if let Some((made_at, made)) = &*last
-            && made_at.elapsed() < self.lasts
+        if let Some(last) = &*last
+            && Instant::now() < last.until
         {
-            return made.clone();
+            return last.made.clone();
         }
+        let begun = Instant::now();
         let made = match make.await {
             Some(text) => {
                 let making = tokio::task::spawn_blocking(move || Made::new(text));
@@ -93,7 +108,11 @@ impl Kept {
             None => None,
         };
         // A failure is kept as well: those who wait don't each try again.
-        *last = Some((Instant::now(), made.clone()));
+        let dear = LONGEST_FOR_ITS_MAKING.min(begun.elapsed() * TIMES_ITS_MAKING);
+        *last = Some(Last {
+            made: made.clone(),
+            until: Instant::now() + self.lasts.max(dear),
+        });
         made
     }
 }
@@ -143,20 +162,36 @@ mod tests {
     #[test]
     fn it_is_made_once_however_many_ask_and_anew_when_it_no_longer_holds() {
         in_runtime(async {
-            for (lasts, times) in [(Duration::from_secs(3600), 1), (Duration::ZERO, 20)] {
-                let kept = Arc::new(Kept::new(lasts, "text/plain"));
-                let made = Arc::new(AtomicU32::new(0));
-                for _ in 0..20 {
-                    let made = made.clone();
-                    let make = async move {
-                        made.fetch_add(1, Ordering::SeqCst);
-                        Some("so".to_owned())
-                    };
-                    let response = kept.answer(&HeaderMap::new(), make).await;
-                    assert_eq!(body(response).await, b"so");
-                }
-                assert_eq!(made.load(Ordering::SeqCst), times);
+            let kept = Arc::new(Kept::new(Duration::from_secs(3600), "text/plain"));
+            let made = Arc::new(AtomicU32::new(0));
+            let ask = async || {
+                let made = made.clone();
+                let make = async move { Some(made.fetch_add(1, Ordering::SeqCst).to_string()) };
+                body(kept.answer(&HeaderMap::new(), make).await).await
+            };
+            for _ in 0..20 {
+                assert_eq!(ask().await, b"0");
             }
+            if let Some(last) = &mut *kept.last.lock().await {
+                last.until = Instant::now();
+            }
+            assert_eq!(ask().await, b"1");
+        });
+    }
+
+    #[test]
+    fn what_is_dear_is_made_less_often() {
+        in_runtime(async {
+            let kept = Arc::new(Kept::new(Duration::ZERO, "text/plain"));
+            let make = async {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                Some("so".to_owned())
+            };
+            kept.answer(&HeaderMap::new(), make).await;
+            let until = kept.last.lock().await.as_ref().unwrap().until;
+            let left = until.saturating_duration_since(Instant::now());
+            // Two seconds, of which a busy machine may have let one go by.
+            assert!(left > Duration::from_secs(1) && left <= LONGEST_FOR_ITS_MAKING);
         });
     }
 

@@ -81,6 +81,8 @@ export const trainersTable = (place, session, allocation) => {
   const show = table.show.bind(table);
   table.show = (rows) => {
     for (const title of ["Name", "User", "Account"]) table.hide(title, session.state.hidden.jobs);
+    const known = new Set(rows.map((row) => row.jobid));
+    for (const jobid of scalings.keys()) if (!known.has(jobid)) scalings.delete(jobid);
     show(rows);
   };
   table.charts = () => [...scalings.values()];
@@ -150,7 +152,7 @@ const showMeasured = (table, { measured }) => {
   const rows = measured.map(([nodes, rate, seconds]) =>
     line("td", [String(nodes), amount(rate), duration(seconds)]));
   table.hidden = rows.length === 0;
-  table.replaceChildren(line("th", ["Nodes", "Samples/s", "Measured for"]), ...rows);
+  table.replaceChildren(...(rows.length ? [line("th", ["Nodes", "Samples/s", "Measured for"]), ...rows] : []));
 };
 
 // Uses in the order of a node's stay.
