@@ -25,5 +25,5 @@ const drawing = (() => {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
     matchMedia("print").addEventListener("change", redraw);
   };
-  return { colour, axis, line, step, hue, stacked, follow };
+  return { axis, line, step, hue, stacked, follow };
 })();

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use bftrainer::wire::{Answer, Query};
+use bftrainer_core::engine::Decision;
 use bftrainer_core::node::NodeId;
 use bftrainer_core::pool::Phase;
 use bftrainer_core::trainer::{RunState, Trainer, TrainerId, TrainerState};
@@ -255,15 +256,7 @@ impl Brain {
                 let owner = self.owner_of(decision.trainer.0);
                 sight.shows(owner.unwrap_or(u32::MAX))
             })
-            .map(|decision| {
-                json!({
-                    "time": decision.time_s,
-                    "jobid": decision.trainer.0,
-                    "from": decision.from_nodes,
-                    "to": decision.to_nodes,
-                    "reason": decision.reason,
-                })
-            })
+            .map(decision_row)
             .collect()
     }
 
@@ -331,6 +324,17 @@ impl Brain {
             "slurm_failed_looks": self.looks_failed,
         })
     }
+}
+
+/// A decision and its reason.
+pub(super) fn decision_row(decision: &Decision) -> Value {
+    json!({
+        "time": decision.time_s,
+        "jobid": decision.trainer.0,
+        "from": decision.from_nodes,
+        "to": decision.to_nodes,
+        "reason": decision.reason,
+    })
 }
 
 /// What a user may see.

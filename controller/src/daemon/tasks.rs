@@ -394,11 +394,12 @@ impl Array {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::classes::NodeRequest;
 
-    fn record(array_task_id: u32) -> JobRecord {
+    /// A running task of array 100.
+    pub(in crate::daemon) fn record(array_task_id: u32) -> JobRecord {
         JobRecord {
             command: String::new(),
             job_id: 100 + array_task_id,

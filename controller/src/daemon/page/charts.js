@@ -2,7 +2,7 @@
 import { amount, decimals, time } from "./format.js";
 import { element, write } from "./table.js";
 
-const { axis, colour, hue, line, stacked, step } = drawing;
+const { axis, hue, line, stacked, step } = drawing;
 
 // Points of the timeline whose trainers found no lane of their own are counted together.
 const OTHERS = 0;
@@ -185,7 +185,7 @@ export class Scaling {
              { ...axis("samples per second", 70), values: (_, values) => values.map(amount) }],
       scales: { x: { time: false, range: (_, low, high) => [0, high * 1.04] },
                 y: { range: (_, low, high) => [0, high * 1.08 || 1] } },
-      series: [{ label: "nodes" }, { ...line("as decisions take it", colour("--ink")), width: 2 },
+      series: [{ label: "nodes" }, { ...line("as decisions take it", "#5b88b8"), width: 2 },
         dots("measured", "#2f8f5b", 10), dots("now", "#c9772b", 6)],
     }, data, this.place);
   }
