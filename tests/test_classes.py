@@ -116,6 +116,35 @@ class Classes(ClusterTest):
         return self.wait_for(found, "the solver's process runs")
 
 
+class Gres(ClusterTest):
+    """Four nodes: n1 and n2 have two tiles, n3 and n4 one."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cluster = cls.cluster
+        lines = (cluster.dir / "slurm.conf").read_text().splitlines()
+        (nodes,) = [line for line in lines if line.startswith("NodeName=")]
+        (cluster.dir / "gres.conf").write_text("Name=tile Count=2\n")
+        cluster.dev_cluster("down")
+        cluster.settings += ["--conf", "GresTypes=tile", "--conf", nodes + " Gres=tile:2"]
+        cluster.up()
+        cluster.ok("scontrol", "update", "NodeName=n[3-4]", "Gres=tile:1")
+
+    def test_a_trainer_gets_only_nodes_that_have_the_gres_its_tasks_ask_for(self):
+        both = self.counter("1-4", "--gres=tile:2")
+        row = self.wait_trains(both, 2)
+        self.assertEqual(row["node_list"], ["n1", "n2"])
+        one = self.counter("1-4", "--gres=tile")
+        row = self.wait_trains(one, 2)
+        self.assertEqual(row["node_list"], ["n3", "n4"])
+        none = self.counter("1-4", "--gres=tile:3")
+        self.wait_for(
+            lambda: "no node" in ((self.show(none) or {}).get("reason") or ""),
+            "the third one is told that no node has three",
+        )
+
+
 class Limits(ClusterTest):
     BFTRAINER_CONF = ["max_nodes_per_user = {{ default = 100, {} = 3 }}".format(USER)]
 

@@ -128,7 +128,7 @@ mod tests {
         let tee = Tee::start(stdout, stderr, PathBuf::from("/dev/full")).unwrap();
         let writer = tokio::task::spawn_blocking(move || {
             for _ in 0..8 {
-                rank.write_all(&[b'\n'; 1024]).unwrap();
+                rank.write_all(&[b' '; 1024]).unwrap();
             }
         });
         writer.await.unwrap();

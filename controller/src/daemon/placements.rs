@@ -11,11 +11,11 @@ use super::slurm_thread::{ChangeKind, Purpose};
 use super::tasks::{Plan, Task};
 use crate::slurm::{SlurmError, TaskUpdate};
 
-/// The same task must not return to the node that it left within this time:
-/// Slurm revokes the credential of the new run with the old one's, seconds. Even
-/// later another task is preferred: a node was seen to wait in vain for the prolog
-/// of a job that it had had before, and was drained.
-const SAME_NODE_PAUSE_S: f64 = 3.5;
+/// The same task must not return to the node that it left within this time, seconds:
+/// Slurm revokes the credential of the new run with the old one's, and on a busy
+/// machine a slurmd was seen to wait in vain for the prolog of a job that it had had
+/// 4 s before, and was drained. Even later another task is preferred.
+const SAME_NODE_PAUSE_S: f64 = 10.0;
 
 /// Slurm counts limits in minutes.
 pub(super) const SHORTEST_LIMIT_MIN: u32 = 1;

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use bftrainer::wire::ToAgent;
 use bftrainer_core::engine::{Event, LossReason, PlaceFault};
+use bftrainer_core::pool::Phase;
 use bftrainer_core::trainer::TrainerId;
 
 use super::brain::{Brain, SuspectedPreemption};
@@ -125,76 +126,97 @@ impl Brain {
     }
 
     fn take_turns(&mut self, now_s: f64, id: u32, events: &mut Vec<Event>) {
-        let trainer = TrainerId(id);
         let patience_s = f64::from(self.settings.kill_wait_s) + GONE_S;
         let Some(array) = self.arrays.get_mut(&id) else {
             return;
         };
         let closing = array.verdict.is_some();
-        let mut lingering = Vec::new();
-        let mut lost = Vec::new();
+        let mut left_alone = Vec::new();
+        let mut turns = Vec::new();
         for (task_id, task) in &mut array.tasks {
             let has_agent = self.agents.get((id, *task_id)).is_some();
             if closing && task.is_left_alone(has_agent, now_s, patience_s) {
-                lingering.push(*task_id);
+                left_alone.push(*task_id);
             }
-            match task.turn(now_s, patience_s) {
-                Turn::AsAsked => {}
-                Turn::Lingers if closing => {
-                    // Tried again after as long.
-                    task.plan = Plan::Gone {
-                        restart_count: task.restart_count,
-                        since_s: now_s,
-                    };
-                    lingering.push(*task_id);
-                }
-                // It is found as a worker that nobody placed.
-                Turn::Lingers => {}
-                Turn::NotStarted { node: name } => events.push(Event::PlaceFailed {
-                    trainer,
+            let turn = task.turn(now_s, patience_s);
+            turns.push((*task_id, task.base == BaseState::Failed, turn));
+        }
+        for (task_id, has_failed, turn) in turns {
+            let event = match turn {
+                Turn::AsAsked => continue,
+                Turn::NotStarted { node: name } => Event::PlaceFailed {
+                    trainer: TrainerId(id),
                     node: self.engine.names.intern(&name),
                     fault: PlaceFault::Node,
                     reason: format!("T{id}: Slurm could not start a task on {name}"),
-                }),
+                },
                 Turn::Left { node: name } => {
                     let node = self.engine.names.intern(&name);
                     self.departures.insert(name, now_s);
-                    events.push(Event::WorkerGone { trainer, node });
+                    Event::WorkerGone {
+                        trainer: TrainerId(id),
+                        node,
+                    }
                 }
-                Turn::Lost {
-                    node: name,
-                    requeued,
-                } => {
-                    self.agents.send((id, *task_id), ToAgent::Ended);
-                    self.agents.remove((id, *task_id));
-                    let node = self.engine.names.intern(&name);
-                    let reason = if requeued {
-                        lost.push(name);
-                        LossReason::Preempted
-                    } else {
-                        LossReason::Ended
-                    };
-                    events.push(if closing {
-                        Event::WorkerGone { trainer, node }
-                    } else {
-                        Event::WorkerLost {
-                            trainer,
-                            node,
-                            reason,
-                        }
-                    });
+                Turn::Lost { node, requeued } => {
+                    self.agents.send((id, task_id), ToAgent::Ended);
+                    self.agents.remove((id, task_id));
+                    if requeued {
+                        self.taken_from(id, &node, Departure::Silent, now_s);
+                    }
+                    self.loss(TrainerId(id), &node, closing, requeued, has_failed)
                 }
-            }
+            };
+            events.push(event);
         }
-        if !lingering.is_empty() {
+        if !left_alone.is_empty() {
             self.change(
-                tasks(id, lingering),
+                tasks(id, left_alone),
                 ChangeKind::RequeueHold,
                 Purpose::Close,
             );
         }
-        for node in lost {
-            self.taken_from(id, &node, Departure::Silent, now_s);
+    }
+
+    /// What it means that a task is no longer on its node though nobody told it to leave.
+    fn loss(
+        &mut self,
+        trainer: TrainerId,
+        node: &str,
+        closing: bool,
+        requeued: bool,
+        has_failed: bool,
+    ) -> Event {
+        let node = self.engine.names.intern(node);
+        let worker = self
+            .engine
+            .pool()
+            .get(&node)
+            .and_then(|it| it.worker_of(trainer));
+        let has_joined = worker.is_none_or(|worker| worker.phase != Phase::Placed);
+        if closing {
+            Event::WorkerGone { trainer, node }
+        } else if has_failed && !has_joined {
+            // The agent is missing there, or the task's output file can't be written.
+            Event::PlaceFailed {
+                trainer,
+                node,
+                fault: PlaceFault::NodeOrTrainer,
+                reason: "its task failed before its agent had joined; the task's output file may \
+                         tell why"
+                    .to_owned(),
+            }
+        } else {
+            let reason = if requeued {
+                LossReason::Preempted
+            } else {
+                LossReason::Ended
+            };
+            Event::WorkerLost {
+                trainer,
+                node,
+                reason,
+            }
         }
     }
 

@@ -124,8 +124,6 @@ pub enum Turn {
         /// Whether Slurm has queued it again.
         requeued: bool,
     },
-    /// Its worker has long been gone, but for Slurm it still runs.
-    Lingers,
 }
 
 /// What was asked of a task.
@@ -265,15 +263,11 @@ impl Task {
                 since_s,
             } => {
                 let same_run = self.runs() && self.restart_count == restart_count;
-                let lingers = same_run && now_s - since_s > patience_s;
-                if !same_run || lingers {
+                if !same_run || now_s - since_s > patience_s {
+                    // One that lingers is found as a worker that nobody placed.
                     self.plan = Plan::Rest;
                 }
-                if lingers {
-                    Turn::Lingers
-                } else {
-                    Turn::AsAsked
-                }
+                Turn::AsAsked
             }
         }
     }
@@ -286,7 +280,10 @@ impl Task {
     /// Whether a task of an ended trainer has run for `patience_s` without an agent that
     /// could end it, and was not told to leave; says so once in that time.
     pub fn is_left_alone(&mut self, has_agent: bool, now_s: f64, patience_s: f64) -> bool {
-        let may_run_on = matches!(self.plan, Plan::Rest | Plan::Runs { .. });
+        let may_run_on = matches!(
+            self.plan,
+            Plan::Rest | Plan::Runs { .. } | Plan::Gone { .. }
+        );
         if has_agent || !self.runs() || !may_run_on {
             self.alone_since_s = None;
             return false;

@@ -19,6 +19,7 @@ mod transitions;
 mod window;
 
 use bftrainer_core::replay::PoolEvent;
+use jiff::tz::TimeZone;
 
 pub use command::{TraceCommand, command};
 pub use convert::convert;
@@ -37,23 +38,47 @@ pub(crate) trait Events: Iterator<Item = Result<PoolEvent, TraceError>> {
     fn share(&self) -> f64;
 }
 
-/// Reads a time: epoch seconds, or a date and time with or without a zone; without one it is UTC.
+/// Reads a time: epoch seconds, or a date and time; one without a zone is in `zone`.
 ///
 /// # Errors
 /// A sentence when it is neither.
-pub fn parse_time(text: &str) -> Result<f64, String> {
+pub fn parse_time(text: &str, zone: &TimeZone) -> Result<f64, String> {
     if let Some(seconds) = text.parse::<f64>().ok().filter(|s| s.is_finite()) {
         return Ok(seconds);
     }
     let zoned = text.parse::<jiff::Timestamp>().ok();
     let local = || {
         let time = text.parse::<jiff::civil::DateTime>().ok()?;
-        Some(time.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp())
+        Some(time.to_zoned(zone.clone()).ok()?.timestamp())
     };
     match zoned.or_else(local) {
         Some(time) => Ok(time.as_millisecond() as f64 / 1000.0),
         None => Err(format!(
             "`{text}` is neither epoch seconds nor a time like 2021-02-10T20:21:15"
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_without_a_zone_is_in_the_given_one() {
+        let berlin = TimeZone::get("Europe/Berlin").unwrap();
+        assert_eq!(
+            parse_time("2021-02-10T20:21:15", &berlin),
+            Ok(1_612_984_875.0)
+        );
+        assert_eq!(
+            parse_time("2021-02-10T20:21:15", &TimeZone::UTC),
+            Ok(1_612_988_475.0)
+        );
+        assert_eq!(
+            parse_time("2021-02-10T20:21:15Z", &berlin),
+            Ok(1_612_988_475.0)
+        );
+        assert_eq!(parse_time("1612988475", &berlin), Ok(1_612_988_475.0));
+        assert!(parse_time("yesterday", &berlin).is_err());
     }
 }

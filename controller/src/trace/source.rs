@@ -70,15 +70,15 @@ pub struct SourceArgs {
     /// The nodes in their order, one a line
     #[arg(long, value_name = "FILE")]
     pub node_list: Option<PathBuf>,
-    /// Begin at this time: epoch seconds or 2021-02-10T20:21:15, UTC without a zone
-    #[arg(long = "from", value_name = "T", value_parser = parse_time)]
-    pub from_s: Option<f64>,
+    /// Begin at this time: epoch seconds or 2021-02-10T20:21:15
+    #[arg(long, value_name = "T", value_parser = check_time)]
+    pub from: Option<String>,
     /// End after so many states, the first one included
     #[arg(long, value_name = "K")]
     pub events: Option<u64>,
     /// End at this time
-    #[arg(long = "until", value_name = "T", value_parser = parse_time)]
-    pub until_s: Option<f64>,
+    #[arg(long, value_name = "T", value_parser = check_time)]
+    pub until: Option<String>,
     /// SWF: processors of a node
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..))]
@@ -86,9 +86,15 @@ pub struct SourceArgs {
     /// SWF: when jobs start
     #[arg(long, value_enum, default_value_t)]
     pub schedule: Schedule,
-    /// sacct: zone of times that have none, such as Europe/Berlin; else this machine's
+    /// Zone of times that have none, in a dump of sacct and above, such as Europe/Berlin; else
+    /// this machine's
     #[arg(long, value_name = "ZONE", value_parser = parse_zone)]
     pub time_zone: Option<TimeZone>,
+}
+
+/// Times are read when their zone is known; a wrong one is refused with the other options.
+fn check_time(text: &str) -> Result<String, String> {
+    parse_time(text, &TimeZone::UTC).map(|_| text.to_owned())
 }
 
 fn parse_zone(text: &str) -> Result<TimeZone, String> {
@@ -99,8 +105,14 @@ impl SourceArgs {
     /// What is to be read.
     ///
     /// # Errors
-    /// [`TraceError`] when the list of nodes can't be read.
+    /// [`TraceError`] when the list of nodes can't be read, or a time does not exist in the zone.
     pub fn source(&self) -> Result<Source, TraceError> {
+        let zone = self.time_zone.clone().unwrap_or_else(TimeZone::system);
+        let time_s = |text: &Option<String>| {
+            let time_s = text.as_deref().map(|text| parse_time(text, &zone));
+            let time_s = time_s.transpose();
+            time_s.map_err(|problem| TraceError::file(&self.trace, problem))
+        };
         let list = self.node_list.as_deref().map(read_node_list).transpose()?;
         Ok(Source {
             path: self.trace.clone(),
@@ -110,13 +122,13 @@ impl SourceArgs {
                 first: self.nodes,
             },
             window: Window {
-                from_s: self.from_s,
+                from_s: time_s(&self.from)?,
                 states: self.events,
-                until_s: self.until_s,
+                until_s: time_s(&self.until)?,
             },
             procs_per_node: self.procs_per_node,
             schedule: self.schedule,
-            zone: self.time_zone.clone().unwrap_or_else(TimeZone::system),
+            zone,
         })
     }
 }

@@ -112,7 +112,7 @@ class Burst:
         starts_s = self.stage.rank_starts(opened_s).values()
         self.samples["new" if first else "opened"] += [start_s - opened_s for start_s in starts_s]
         seen_s = self.stage.decided_s(trainer, opened_s)
-        if not first:
+        if not first and seen_s:
             self.samples["seen"] += [start_s - seen_s for start_s in starts_s]
 
     def shrink(self, trainer):

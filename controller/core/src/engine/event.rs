@@ -163,6 +163,9 @@ pub enum LossReason {
 pub enum PlaceFault {
     /// The node is put into quarantine.
     Node,
+    /// The node's or the trainer's: the trainer keeps off the node, as after a failure of
+    /// its program there.
+    NodeOrTrainer,
     /// The trainer waits.
     Trainer,
     /// Nobody's: the node went elsewhere in the same moment.

@@ -157,6 +157,7 @@ impl Engine {
         }
         match fault {
             PlaceFault::Node => self.quarantine(now_s, node, reason),
+            PlaceFault::NodeOrTrainer => self.avoid(now_s, trainer, node, &reason),
             PlaceFault::Trainer => {
                 if let Some(known) = self.trainers.get_mut(&trainer) {
                     known.resume_at_s = now_s + TRAINER_BACK_OFF_S;

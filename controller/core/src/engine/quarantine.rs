@@ -1,6 +1,6 @@
-//! Nodes that are left alone for a while: by one trainer whose program failed
-//! there, or by all when it is the node's own fault or a second trainer's
-//! program failed there, too.
+//! Nodes that are left alone for a while: by one trainer whose program or task
+//! failed there, or by all when it is the node's own fault or a second trainer
+//! failed there, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,7 +49,7 @@ impl Quarantine {
     }
 }
 
-/// One trainer keeps off a node where its program has failed.
+/// One trainer keeps off a node where its program or its task has failed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Avoidance {
     /// How long, and why.

@@ -312,6 +312,18 @@ fn a_failed_placement_tries_another_node_when_the_node_is_to_blame() {
 }
 
 #[test]
+fn a_task_that_fails_before_its_hello_keeps_its_trainer_off_the_node_and_two_trainers_all() {
+    let mut bench = Bench::new(EngineConfig::default());
+    bench.tell(vec![idle(0..2), Event::TrainerArrived(info(1, 1, 1))]);
+    let actions = bench.tell(vec![place_failed(1, 0, PlaceFault::NodeOrTrainer)]);
+    assert_eq!(placed(&actions), [1]);
+    assert!(!bench.is_quarantined(0));
+    assert_eq!(placed(&bench.arrive(info(2, 1, 1))), [0]);
+    bench.tell(vec![place_failed(2, 0, PlaceFault::NodeOrTrainer)]);
+    assert!(bench.is_quarantined(0));
+}
+
+#[test]
 fn a_placement_that_fails_after_its_hello_is_the_loss_of_a_worker() {
     let mut bench = Bench::new(EngineConfig::default());
     bench.live(vec![idle(0..2), Event::TrainerArrived(info(1, 1, 2))]);

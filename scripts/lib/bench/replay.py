@@ -1,14 +1,14 @@
 """The tables of docs/results.md, section Replay: runs `bftrainer replay` and writes them there."""
 
+import argparse
 import json
 import os
 import pathlib
 import resource
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 DATA = pathlib.Path(os.environ.get("BFTRAINER_DATA", ROOT.parent / "shared" / "data"))
 BFTRAINER = ROOT / "target" / "release" / "bftrainer"
 RESULTS = ROOT / "docs" / "results.md"
@@ -151,7 +151,10 @@ def cost():
 
 def main():
     """Writes all sections, or the one that is named."""
-    chosen = sys.argv[1:] or list(SECTIONS)
+    parser = argparse.ArgumentParser(prog="scripts/bench-replay", description=main.__doc__)
+    parser.add_argument("section", nargs="?", choices=SECTIONS)
+    section = parser.parse_args().section
+    chosen = [section] if section else list(SECTIONS)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for name in chosen:
             begin, end = (f"<!-- {edge}: {SECTIONS[name]} -->" for edge in ("begin", "end"))
