@@ -113,7 +113,10 @@ impl Brain {
 
     fn state(&self, now_s: f64) -> State<'_> {
         let sight = Sight::of_anybody(&self.settings);
-        let shows = |field: &str| FACTS.contains(&field) || sight.others && WORDS.contains(&field);
+        let shows = |field: &str| {
+            let hidden = !sight.nodes && field == "node_list";
+            FACTS.contains(&field) || sight.others && WORDS.contains(&field) && !hidden
+        };
         let trainers = self
             .arrays
             .iter()
