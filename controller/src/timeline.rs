@@ -157,6 +157,12 @@ impl Timeline {
 mod tests {
     use super::*;
 
+    #[test]
+    fn the_page_draws_the_last_lane_in_grey() {
+        let script = include_str!("daemon/page/charts.js");
+        assert!(script.contains(&format!("const LAST_LANE = {};", lanes::MOST - 1)));
+    }
+
     const NODES: Counts = Counts { pool: 8, held: 4 };
 
     #[test]

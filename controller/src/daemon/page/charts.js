@@ -6,9 +6,12 @@ const { axis, hue, line, stacked, step } = drawing;
 
 // Points of the timeline whose trainers found no lane of their own are counted together.
 const OTHERS = 0;
+// Their lane, the last one (lanes.rs).
+const LAST_LANE = 47;
 // Trainers that are named below the chart at most.
 const NAMED = 12;
 const GREY = "#8a8a8a";
+const laneColour = (lane) => (lane === LAST_LANE ? GREY : hue(lane));
 // There are no halves of nodes.
 const WHOLE = [1, 2, 5].flatMap((digit) => [0, 1, 2, 3, 4].map((zeros) => digit * 10 ** zeros))
   .sort((one, other) => one - other);
@@ -29,14 +32,16 @@ export class Allocation {
     return points.length > 0 && points[0].time_s > newest_s + step_s;
   }
 
-  forget(before_s) {
-    for (const time_s of this.points.keys()) if (time_s < before_s) this.points.delete(time_s);
+  // Forgets what is older, and what is not yet, as the clock was set back.
+  keep(from_s, to_s) {
+    for (const time_s of this.points.keys())
+      if (time_s < from_s || time_s > to_s) this.points.delete(time_s);
   }
 
   // Colour of the lane that a trainer has now.
   colourOf(jobid) {
     const share = this.last?.shares.find(([, id]) => id === jobid);
-    return share ? hue(share[0]) : null;
+    return share ? laneColour(share[0]) : null;
   }
 
   // Node-seconds over the time that is shown.
@@ -97,7 +102,7 @@ export class Allocation {
   renew(data, lanes) {
     this.drawn = lanes;
     this.chart?.destroy();
-    const series = Array.from({ length: lanes }, (_, lane) => step(`${lane}`, hue(lane), hue(lane)));
+    const series = Array.from({ length: lanes }, (_, lane) => step(`${lane}`, laneColour(lane), laneColour(lane)));
     this.chart = new uPlot({
       ...this.size(),
       legend: { show: false },
@@ -140,7 +145,7 @@ export class Allocation {
     const shares = [...point.shares].sort((one, other) => other[2] - one[2]);
     const names = shares.slice(0, NAMED).map(([lane, jobid, nodes]) => {
       const swatch = element("i", { class: "swatch" });
-      swatch.style.background = jobid === OTHERS ? GREY : hue(lane);
+      swatch.style.background = laneColour(lane);
       const name = jobid === OTHERS ? "others" : this.nameOf(jobid);
       return element("span", {}, swatch, `${name} ${decimals(nodes, 1)}`);
     });

@@ -29,40 +29,51 @@ const ask = async (path) => {
   return answer.json();
 };
 
-const loadTimeline = async () => {
-  const { points, step_s } = await ask("/timeline.json");
-  allocation.add(points, step_s);
-};
-
-const loadHarvest = async () => {
-  session.harvest = await ask("/harvest.json");
-  session.harvestAt = Date.now();
-  showHarvest();
-};
-
 const showHarvest = () =>
   harvest(session.harvest, document.querySelector("#harvest-by input:checked").value.split(" "));
+
+// The rest of the page goes on without it.
+const loadHarvest = async () => {
+  session.harvestAt = Date.now();
+  try {
+    session.harvest = await ask("/harvest.json");
+    showHarvest();
+  } catch {
+    harvest(null);
+  }
+};
 
 const poll = async () => {
   clearTimeout(session.timer);
   try {
+    const news = await load();
+    if (news) show(news);
+  } finally {
+    // When nobody looks it goes on as soon as somebody does.
+    if (!document.hidden) session.timer = setTimeout(poll, EVERY_MS);
+  }
+};
+
+// The state, after whatever else the page lacks; nothing when there is no answer.
+const load = async () => {
+  const begins = session.state === null || session.lostAt !== null;
+  try {
     const state = await ask("/state.json");
     const misses = allocation.add(state.points, state.step_s);
-    const begins = session.state === null || session.lostAt !== null;
-    if (begins || misses) await loadTimeline();
+    if (begins || misses) allocation.add((await ask("/timeline.json")).points, state.step_s);
     if (begins || Date.now() - session.harvestAt > HARVEST_EVERY_MS) await loadHarvest();
     session.lostAt = null;
-    show(state);
+    return state;
   } catch (error) {
     lost(error);
+    return null;
   }
-  // Nobody looks: it goes on when somebody does.
-  if (!document.hidden) session.timer = setTimeout(poll, EVERY_MS);
 };
 
 const lost = (error) => {
   session.lostAt ??= Date.now() / 1000;
   const since = time(session.lostAt, Date.now() / 1000);
+  // Where nobody answers there is a TypeError (Fetch standard, "network error").
   const said = error instanceof TypeError || error.name === "TimeoutError"
     ? "bftrainerd does not answer" : error.message;
   document.body.classList.add("lost");
@@ -78,7 +89,7 @@ const show = (state) => {
     .filter(Boolean).join(" · "));
   document.title = `BFTrainer: ${state.counts.training} of ${state.counts.pool} nodes train`;
   showNotice(state);
-  allocation.forget(state.now - KEPT_S);
+  allocation.keep(state.now - KEPT_S, state.now);
   allocation.draw(state.now);
   showFigures(state);
   trainers.show(state.trainers);

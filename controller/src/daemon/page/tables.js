@@ -228,6 +228,7 @@ export const harvestTable = (place) => {
       number("Node-hours", "harvested_node_s", nodeHours), bars],
   });
   return (rows, by) => {
+    if (rows === null) return write(sum, "node-hours can't be read now; bftrainerd's log says why");
     const hasNames = rows.some((row) => row.user !== undefined);
     const kept = hasNames ? by : ["day"];
     document.getElementById("harvest-by").hidden = !hasNames;
