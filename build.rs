@@ -27,7 +27,7 @@ mod slurm {
             .header("include/wrapper.h")
             .allowlist_function("slurm_.*|spank_.*|munge_.*")
             .allowlist_type("slurm.*|spank.*|munge.*|job_.*|node_.*|.*_msg_t|.*_info_t")
-            .allowlist_var("BFT_.*|SLURM.*|ESLURM.*|ESPANK.*|EMUNGE.*|MUNGE.*|JOB_.*|NODE_.*|NO_VAL.*|INFINITE.*|SHOW_.*|RESERVE_.*|SPANK_.*|S_.*|PREEMPT_MODE_.*|PROLOG_FLAG_.*")
+            .allowlist_var("BFT_.*|SLURM.*|ESLURM.*|ESPANK.*|EMUNGE.*|MUNGE.*|JOB_.*|NODE_.*|NO_VAL.*|INFINITE.*|RESERVE_.*|SPANK_.*|S_.*|PREEMPT_MODE_.*|PROLOG_FLAG_.*")
             .default_enum_style(bindgen::EnumVariation::Consts)
             .prepend_enum_name(false)
             .derive_default(true)

@@ -15,3 +15,5 @@ static const uint32_t BFT_NODE_STATE_PLANNED = NODE_STATE_PLANNED;
 static const uint16_t BFT_PARTITION_UP = PARTITION_UP;
 static const uint32_t BFT_PRIVATE_DATA_USAGE = PRIVATE_DATA_USAGE;
 static const uint16_t BFT_SHARED_FORCE = SHARED_FORCE;
+static const uint16_t BFT_SHOW_ALL = SHOW_ALL;
+static const uint16_t BFT_SHOW_MIXED = SHOW_MIXED;

@@ -12,6 +12,8 @@ pub mod wire;
     non_camel_case_types,
     non_snake_case,
     non_upper_case_globals,
+    unknown_lints, // Of Rust newer than what is required here.
+    unnecessary_transmutes,
     unsafe_op_in_unsafe_fn,
     clippy::all,
     clippy::undocumented_unsafe_blocks,

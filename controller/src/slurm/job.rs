@@ -120,7 +120,7 @@ impl Slurm {
         let mut message = ptr::null_mut();
         // SAFETY: `message` receives an allocation that is freed below.
         let result = check(unsafe {
-            sys::slurm_load_jobs(self.jobs_as_of, &mut message, sys::SHOW_ALL as u16)
+            sys::slurm_load_jobs(self.jobs_as_of, &mut message, sys::BFT_SHOW_ALL)
         });
         match result {
             Err(error) if unchanged(&error) => return Ok(None),
@@ -148,7 +148,7 @@ impl Slurm {
     pub fn job_comments(&self, job_id: u32) -> Result<JobComments, SlurmError> {
         let mut message = ptr::null_mut();
         // SAFETY: `message` receives an allocation that is freed below.
-        check(unsafe { sys::slurm_load_job(&mut message, job_id, sys::SHOW_ALL as u16) })?;
+        check(unsafe { sys::slurm_load_job(&mut message, job_id, sys::BFT_SHOW_ALL) })?;
         // SAFETY: the call succeeded, so the array holds record_count records.
         let jobs = unsafe { records((*message).job_array, (*message).record_count) };
         let found = jobs

@@ -140,7 +140,7 @@ impl Slurm {
     pub fn partition_nodes(&self, name: &str) -> Result<Vec<String>, SlurmError> {
         let mut message = ptr::null_mut();
         // SAFETY: `message` receives an allocation that is freed below.
-        check(unsafe { sys::slurm_load_partitions(0, &mut message, sys::SHOW_ALL as u16) })?;
+        check(unsafe { sys::slurm_load_partitions(0, &mut message, sys::BFT_SHOW_ALL) })?;
         // SAFETY: the call succeeded, so the array holds record_count records.
         let partitions = unsafe { records((*message).partition_array, (*message).record_count) };
         let nodes = partitions

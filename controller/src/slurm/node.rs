@@ -54,7 +54,7 @@ impl Slurm {
         // SAFETY: `message` receives an allocation that is freed below.
         let result = check(unsafe {
             // SHOW_MIXED: a node with a part allocated is mixed, not allocated.
-            let show = (sys::SHOW_ALL | sys::SHOW_MIXED) as u16;
+            let show = sys::BFT_SHOW_ALL | sys::BFT_SHOW_MIXED;
             sys::slurm_load_node(self.nodes_as_of, &mut message, show)
         });
         match result {

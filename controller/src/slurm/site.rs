@@ -141,7 +141,7 @@ impl Slurm {
     fn partitions(&self) -> Result<(Vec<PartitionRecord>, i64), SlurmError> {
         let mut message = ptr::null_mut();
         // SAFETY: `message` receives an allocation that is freed below.
-        check(unsafe { sys::slurm_load_partitions(0, &mut message, sys::SHOW_ALL as u16) })?;
+        check(unsafe { sys::slurm_load_partitions(0, &mut message, sys::BFT_SHOW_ALL) })?;
         // SAFETY: the call succeeded, so the array holds record_count records.
         let loaded = unsafe {
             let found = records((*message).partition_array, (*message).record_count);
