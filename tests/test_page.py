@@ -79,16 +79,7 @@ class Page(ClusterTest):
         self.assertTrue(0 < row["samples_per_s"] < 4 * PER_S, row)
         left_s = (TOTAL - row["samples"]) / row["samples_per_s"]
         self.assertAlmostEqual(row["time_left_s"] / left_s, 1, delta=0.1)
-        drawn = self.evaluate(
-            "(() => { const canvas = document.querySelector('#allocation canvas');"
-            " const copy = new OffscreenCanvas(canvas.width, canvas.height)"
-            "   .getContext('2d', {willReadFrequently: true});"
-            " copy.drawImage(canvas, 0, 0);"
-            " const {data} = copy.getImageData(0, 0, canvas.width, canvas.height);"
-            " let inked = 0;"
-            " for (let i = 3; i < data.length; i += 4) inked += data[i] > 0;"
-            " return inked; })()")
-        self.assertGreater(drawn, 3000)
+        self.wait_for(lambda: self.red_pixels() > 50, "its nodes are drawn, in the first lane's red")
         self.assertRegex(self.text("#at-cursor"), r"3\.0 in the pool, [0-3]\.\d train")
         self.wait_cell("nodes", "n1", "Use", "training")
         [end_s] = [node["hole_end"] for node in state["nodes"] if node["node"] == "n1"]
@@ -176,6 +167,19 @@ class Page(ClusterTest):
     def text(self, selector):
         return self.evaluate(
             "document.querySelector({})?.textContent ?? ''".format(json.dumps(selector)))
+
+    def red_pixels(self):
+        return self.evaluate(
+            "(() => { const canvas = document.querySelector('#allocation canvas');"
+            # A copy: Chromium warns of a page's canvas that is read twice.
+            " const copy = new OffscreenCanvas(canvas.width, canvas.height)"
+            "   .getContext('2d', {willReadFrequently: true});"
+            " copy.drawImage(canvas, 0, 0);"
+            " const {data} = copy.getImageData(0, 0, canvas.width, canvas.height);"
+            " let red = 0;"
+            " for (let i = 0; i < data.length; i += 4)"
+            "   red += data[i] > 170 && data[i + 1] < 110 && data[i + 3] > 200;"
+            " return red; })()")
 
     def rows(self, section):
         """The table of a section as dictionaries by the columns' titles."""
