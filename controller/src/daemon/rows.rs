@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use bftrainer::wire::{Answer, Query};
+use bftrainer_core::engine::Decision;
 use bftrainer_core::node::NodeId;
 use bftrainer_core::pool::Phase;
 use bftrainer_core::trainer::{RunState, Trainer, TrainerId, TrainerState};
@@ -120,6 +121,7 @@ impl Brain {
         let (min, max) = array
             .spec()
             .map_or((0, 0), |spec| (spec.min_nodes, spec.max_nodes));
+        let nodes = trainer.map_or(0, running_nodes);
         let progress = &array.progress;
         let total = progress
             .total
@@ -129,13 +131,17 @@ impl Brain {
             "name": array.name,
             "user": array.owner_name,
             "state": state(array, trainer),
-            "nodes": trainer.map_or(0, running_nodes),
+            "nodes": nodes,
             "min": min,
             "max": max,
             "samples": progress.samples,
             "total": total,
             "epoch": progress.epoch,
             "loss": progress.loss,
+            "samples_per_s": array.pace.samples_per_s().filter(|_| nodes > 0),
+            "time_left_s": total
+                .filter(|_| nodes > 0)
+                .and_then(|total| array.pace.time_left_s(now_s, total)),
             "rescales": trainer.map_or(0, Trainer::rescales),
             "preemptions": array.preemptions,
             "harvested_node_s": array.harvested_node_s,
@@ -143,7 +149,7 @@ impl Brain {
         })
     }
 
-    fn show_row(&self, now_s: f64, id: u32, array: &Array) -> Value {
+    pub(super) fn show_row(&self, now_s: f64, id: u32, array: &Array) -> Value {
         let mut row = self.queue_row(now_s, id, array);
         let trainer = self.engine.trainers().get(&TrainerId(id));
         let members: Vec<&str> = trainer
@@ -185,7 +191,7 @@ impl Brain {
         row
     }
 
-    fn node_rows(&self, now_s: f64, sight: Sight) -> Vec<Value> {
+    pub(super) fn node_rows(&self, now_s: f64, sight: Sight) -> Vec<Value> {
         let shows = |trainer: TrainerId| {
             let owner = self.owner_of(trainer.0);
             owner.is_some_and(|owner| sight.shows(owner))
@@ -250,15 +256,7 @@ impl Brain {
                 let owner = self.owner_of(decision.trainer.0);
                 sight.shows(owner.unwrap_or(u32::MAX))
             })
-            .map(|decision| {
-                json!({
-                    "time": decision.time_s,
-                    "jobid": decision.trainer.0,
-                    "from": decision.from_nodes,
-                    "to": decision.to_nodes,
-                    "reason": decision.reason,
-                })
-            })
+            .map(decision_row)
             .collect()
     }
 
@@ -328,13 +326,25 @@ impl Brain {
     }
 }
 
+/// A decision and its reason.
+pub(super) fn decision_row(decision: &Decision) -> Value {
+    json!({
+        "time": decision.time_s,
+        "jobid": decision.trainer.0,
+        "from": decision.from_nodes,
+        "to": decision.to_nodes,
+        "reason": decision.reason,
+    })
+}
+
 /// What a user may see.
 #[derive(Clone, Copy, Debug)]
-struct Sight {
-    uid: u32,
+pub(super) struct Sight {
+    /// `None`: anybody.
+    uid: Option<u32>,
     /// Others' trainers, too.
-    others: bool,
-    nodes: bool,
+    pub others: bool,
+    pub nodes: bool,
 }
 
 impl Sight {
@@ -342,14 +352,23 @@ impl Sight {
     fn of(uid: u32, settings: &SlurmSettings) -> Self {
         let is_operator = uid == 0 || uid == settings.slurm_user_uid;
         Sight {
-            uid,
+            uid: Some(uid),
             others: is_operator || !settings.private_jobs,
             nodes: is_operator || !settings.private_nodes,
         }
     }
 
+    /// What anybody may see.
+    pub fn of_anybody(settings: &SlurmSettings) -> Self {
+        Sight {
+            uid: None,
+            others: !settings.private_jobs,
+            nodes: !settings.private_nodes,
+        }
+    }
+
     fn shows(self, owner_uid: u32) -> bool {
-        self.others || owner_uid == self.uid
+        self.others || self.uid == Some(owner_uid)
     }
 }
 
