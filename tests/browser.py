@@ -11,6 +11,7 @@ import tempfile
 import time
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+KEY_CODES = {"Tab": 9, "Enter": 13}
 # How long an answer or a state may take; the machine may be busy.
 PATIENCE_S = 120
 FLAGS = [
@@ -22,7 +23,8 @@ FLAGS = [
 
 
 class Browser:
-    """One page; what it complains about is kept in `complaints`."""
+    """One page; what it complains about is kept in `complaints`, and in `requests` the address
+    of everything that it asks for."""
 
     def __init__(self):
         program = next(filter(None, map(shutil.which, NAMES)), None)
@@ -53,10 +55,11 @@ class Browser:
         self.session = None
         self.events = []
         self.complaints = []
+        self.requests = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call(
             "Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log"):
+        for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
     def close(self):
@@ -88,10 +91,12 @@ class Browser:
                 return answer["result"]
             self._note(answer)
 
-    def open(self, path):
-        """Loads a file and waits until it is there."""
+    def open(self, place):
+        """Loads a file, or what is at an address, and waits until it is there."""
         self.events.clear()
-        self.call("Page.navigate", url=pathlib.Path(path).resolve().as_uri())
+        is_address = str(place).startswith("http")
+        url = place if is_address else pathlib.Path(place).resolve().as_uri()
+        self.call("Page.navigate", url=url)
         deadline = time.monotonic() + PATIENCE_S
         while "Page.loadEventFired" not in self.events:
             self._note(self._read(deadline))
@@ -103,6 +108,17 @@ class Browser:
         if "exceptionDetails" in result:
             raise AssertionError(f"{expression}: {result['exceptionDetails']}")
         return result["result"].get("value")
+
+    def press(self, key, text=None):
+        """A key by its DOM name, down and up; `text` is what it writes."""
+        told = {"key": key, "code": key, "windowsVirtualKeyCode": KEY_CODES.get(key, 0)}
+        self.call("Input.dispatchKeyEvent", type="keyDown", **told, **({"text": text} if text else {}))
+        self.call("Input.dispatchKeyEvent", type="keyUp", **told)
+
+    def resize(self, width, height=900):
+        """The size of the window, pixels."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
+                  deviceScaleFactor=1, mobile=False)
 
     def mouse(self, kind, x, y, clicks=1):
         button = "none" if kind == "mouseMoved" else "left"
@@ -150,7 +166,9 @@ class Browser:
     def _note(self, event):
         method, parameters = event.get("method"), event.get("params", {})
         self.events.append(method)
-        if method == "Runtime.exceptionThrown":
+        if method == "Network.requestWillBeSent":
+            self.requests.append(parameters["request"]["url"])
+        elif method == "Runtime.exceptionThrown":
             self.complaints.append(parameters["exceptionDetails"])
         elif method == "Runtime.consoleAPICalled" and parameters["type"] in ("error", "warning"):
             self.complaints.append(parameters["args"])

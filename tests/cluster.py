@@ -13,10 +13,12 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
 import unittest
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DEV_CLUSTER = ROOT / "scripts/dev-cluster"
@@ -399,6 +401,20 @@ def await_state(predicate, what, deadline_s, portrait):
             message = "not within {:g} s: {}\nlast seen: {!r}\n{}"
             raise AssertionError(message.format(deadline_s, what, found, portrait()))
         time.sleep(0.1)
+
+
+def free_port():
+    """A port of this host that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def web_json(port, path):
+    """What bftrainerd shows there on this host."""
+    url = "http://127.0.0.1:{}{}".format(port, path)
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+        return json.load(answer)
 
 
 def fields(line):

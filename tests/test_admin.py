@@ -9,8 +9,9 @@ import signal
 import socket
 import subprocess
 import unittest
+import urllib.request
 
-from cluster import ClusterTest
+from cluster import ClusterTest, free_port, web_json
 
 
 class Orders(ClusterTest):
@@ -178,6 +179,8 @@ class Orders(ClusterTest):
 @unittest.skipUnless(os.geteuid() == 0, "only root can ask as somebody else")
 class Privacy(ClusterTest):
     CONF = ["PrivateData=jobs,usage"]
+    PORT = free_port()
+    BFTRAINER_CONF = ['http = "127.0.0.1:{}"'.format(PORT)]
 
     def test_private_data_hides_other_users_trainers_and_usage(self):
         trainer = self.counter("1-4")
@@ -190,10 +193,28 @@ class Privacy(ClusterTest):
                 nodes = self.rows("nodes", user)
                 jobs = {row["jobid"] for row in nodes}
                 self.assertEqual((len(nodes), jobs), (4, {trainer if count else None}))
+        self.assert_page_has_no_names(trainer)
         self.cluster.stop_controller()
         self.cluster.start_controller()
         self.wait_for(lambda: self.rows("history", None), "there is a history")
         self.assertEqual(self.rows("history", "nobody"), [])
+        [day] = web_json(self.PORT, "/harvest.json")
+        self.assertEqual(set(day), {"day", "harvested_node_s"})
+        self.assertGreater(day["harvested_node_s"], 0)
+
+    def assert_page_has_no_names(self, trainer):
+        """Any user of the host may look at it."""
+        state = web_json(self.PORT, "/state.json")
+        [row] = state["trainers"]
+        self.assertEqual((row["jobid"], row["nodes"]), (trainer, 4))
+        self.assertLessEqual({"samples", "curve", "harvested_node_s"}, set(row))
+        hidden = {"name", "user", "account", "reason", "why", "specification", "node_list"}
+        self.assertEqual(hidden & set(row), set())
+        self.assertEqual({node["jobid"] for node in state["nodes"]}, {None})
+        keys = {key for decision in state["decisions"] for key in decision}
+        self.assertEqual(keys, {"time", "jobid", "from", "to"})
+        with urllib.request.urlopen("http://127.0.0.1:{}/metrics".format(self.PORT)) as answer:
+            self.assertIn('user=""', answer.read().decode())
 
     def rows(self, command, user, *words):
         done = self.cluster.run("bftrainer", command, *words, "--json", user=user)

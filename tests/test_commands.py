@@ -11,7 +11,7 @@ import socket
 import time
 import unittest
 
-from cluster import ClusterTest
+from cluster import ClusterTest, free_port, web_json
 
 QUEUE = (
     "JOBID NAME USER STATE NODES MIN MAX SAMPLES TOTAL EPOCH LOSS RESCALES PREEMPTIONS "
@@ -171,6 +171,8 @@ class Commands(ClusterTest):
 @unittest.skipUnless(os.geteuid() == 0, "only root can ask as somebody else")
 class Private(ClusterTest):
     CONF = ["PrivateData=jobs,nodes"]
+    PORT = free_port()
+    BFTRAINER_CONF = ['http = "127.0.0.1:{}"'.format(PORT)]
 
     def test_users_see_only_their_own_trainers_and_operators_all(self):
         trainer = self.counter("1-2")
@@ -187,6 +189,7 @@ class Private(ClusterTest):
             for command in (["queue", "-h"], ["why", "-h"], ["show", trainer], ["nodes", "-h"]):
                 done = self.cluster.run("bftrainer", *command, user=operator)
                 self.assertIn(str(trainer), done.stdout, (operator, command, done.stderr))
+        self.assertIsNone(web_json(self.PORT, "/state.json")["nodes"])
 
 
 if __name__ == "__main__":

@@ -11,21 +11,15 @@ import unittest
 
 import yaml
 
-from cluster import ROOT, ClusterTest
+from cluster import ROOT, ClusterTest, free_port
 
 NAME = re.compile(r"bftrainer_[a-z_]+")
 SAMPLE = re.compile(r'^([a-z_]+)(\{(?:[a-z_]+="[^"\n]*",?)*\})? (\S+)$')
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class Metrics(ClusterTest):
     PORT = free_port()
-    BFTRAINER_CONF = ['metrics = "127.0.0.1:{}"'.format(PORT)]
+    BFTRAINER_CONF = ['http = "127.0.0.1:{}"'.format(PORT)]
 
     def test_the_page_is_openmetrics_and_counts_what_happens(self):
         before = self.samples()

@@ -54,8 +54,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// Munge's socket; `None` for the default one.
     pub munge_socket: Option<PathBuf>,
-    /// `host:port` on this host at which metrics are shown; `None` for nowhere.
-    pub metrics: Option<String>,
+    /// `host:port` on this host at which page and metrics are shown; `None` for nowhere.
+    pub http: Option<String>,
     /// Nodes that are never harvested.
     pub exclude_nodes: Vec<String>,
     /// Time between two looks at slurmctld.
@@ -206,7 +206,7 @@ impl Config {
             munge_socket: reader
                 .optional_text("munge_socket", is_absolute, ABSOLUTE)
                 .map(PathBuf::from),
-            metrics: reader.optional_text("metrics", is_loopback_and_port, LOOPBACK_AND_PORT),
+            http: reader.optional_text("http", is_loopback_and_port, LOOPBACK_AND_PORT),
             exclude_nodes: reader.texts("exclude_nodes", is_word, "host lists, as [\"n[1-4]\"]"),
             poll_interval_s: reader.number("poll_interval_s", 2.0, 1.0..=60.0),
             max_tasks: reader.count("max_tasks", 8000, 1..=10_000_000),
@@ -260,7 +260,7 @@ impl Config {
             partition,
             state_dir,
             munge_socket,
-            metrics,
+            http,
             heartbeat_s
         );
         self.engine.collateral_window_s = old.engine.collateral_window_s;
@@ -330,7 +330,7 @@ mod tests {
              poll_interval_s = 0.1\n\
              closing = \"later\"\n\
              exclude_nodes = [\"n1\", 2]\n\
-             metrics = \"0.0.0.0:7116\"\n",
+             http = \"0.0.0.0:7116\"\n",
         )
         .unwrap_err()
         .to_string();
@@ -342,7 +342,7 @@ mod tests {
             (4, "poll_interval_s: expected a number from 1 to 60"),
             (5, "closing: expected \"run\" or \"cancel\""),
             (6, "exclude_nodes: expected host lists"),
-            (7, "metrics: expected a port of this host alone"),
+            (7, "http: expected a port of this host alone"),
         ] {
             let start = format!("b.toml:{line}: {part}");
             assert!(

@@ -1,6 +1,8 @@
 //! The controller of BFTrainer: the daemon, the commands, and the worker agent.
 
+pub mod assets;
 pub mod config;
+mod lanes;
 pub mod replay;
 pub mod solve;
 pub mod solver;
@@ -37,3 +39,5 @@ pub mod slurm;
 pub mod slurm_conf;
 #[cfg(feature = "slurm")]
 pub mod store;
+#[cfg(feature = "slurm")]
+pub mod timeline;

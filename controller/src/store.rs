@@ -16,11 +16,13 @@ use nix::fcntl::{Flock, FlockArg};
 use rusqlite::{Connection, OpenFlags, Transaction, params};
 use thiserror::Error;
 
+use crate::timeline::{self, Point};
+
 /// The file's name in the state directory.
 const FILE: &str = "bftrainer.db";
 
 /// Version of the tables; in the file as `user_version`.
-const SCHEMA: i32 = 3;
+const SCHEMA: i32 = 4;
 
 /// Records are written together this often.
 const BATCH: Duration = Duration::from_secs(1);
@@ -51,6 +53,9 @@ const TABLES: [&str; SCHEMA as usize] = [
     "
     CREATE TABLE learned (
         program TEXT PRIMARY KEY, updated_s REAL NOT NULL, profile TEXT NOT NULL);
+",
+    "
+    CREATE TABLE timeline (time_s INTEGER PRIMARY KEY, point TEXT NOT NULL);
 ",
 ];
 
@@ -143,6 +148,8 @@ pub enum Record {
     },
     /// All that speaks against nodes; takes the place of what was kept before.
     NodeFaults(Vec<NodeFault>),
+    /// Pool and allocation over half a minute.
+    Timeline(Point),
     /// Node-seconds in which ranks ran.
     Harvest {
         /// Days since 1970.
@@ -192,6 +199,8 @@ pub struct Memory {
     pub profiles: Vec<(String, Profile)>,
     /// What speaks against nodes.
     pub node_faults: Vec<NodeFault>,
+    /// Pool and allocation of the last day, oldest first.
+    pub timeline: Vec<Point>,
 }
 
 /// The open store. Dropping it writes what is left.
@@ -345,7 +354,17 @@ fn recall(connection: &Connection, most: u32) -> rusqlite::Result<Memory> {
         ended,
         profiles: recall_profiles(connection)?,
         node_faults: recall_faults(connection)?,
+        timeline: recall_timeline(connection)?,
     })
+}
+
+fn recall_timeline(connection: &Connection) -> rusqlite::Result<Vec<Point>> {
+    let points: Vec<String> = connection
+        .prepare("SELECT point FROM timeline ORDER BY time_s")?
+        .query_map([], |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    let read = |text: String| serde_json::from_str(&text).ok();
+    Ok(points.into_iter().filter_map(read).collect())
 }
 
 fn recall_profiles(connection: &Connection) -> rusqlite::Result<Vec<(String, Profile)>> {
@@ -542,6 +561,15 @@ fn write(transaction: &Transaction<'_>, record: &Record) -> rusqlite::Result<()>
                 .prepare_cached("INSERT OR REPLACE INTO learned VALUES (?1, ?2, ?3)")?
                 .execute(params![program, profile.updated_s, text])?
         }
+        Record::Timeline(point) => {
+            transaction
+                .prepare_cached("DELETE FROM timeline WHERE time_s <= ?1 - ?2 OR time_s > ?1")?
+                .execute(params![point.time_s, timeline::KEPT_S])?;
+            let text = serde_json::to_string(point).unwrap_or_default();
+            transaction
+                .prepare_cached("INSERT OR REPLACE INTO timeline VALUES (?1, ?2)")?
+                .execute(params![point.time_s, text])?
+        }
         Record::Forget { program } => transaction
             .prepare_cached("DELETE FROM learned WHERE program = ?1")?
             .execute([program])?,
@@ -678,6 +706,31 @@ mod tests {
         let harvest = harvest_since(folder.path(), 20_000).unwrap();
         assert_eq!((harvest.len(), harvest[0].node_s), (1, 3.5));
         assert!(harvest_since(folder.path(), 20_001).unwrap().is_empty());
+    }
+
+    #[test]
+    fn the_last_day_of_the_pool_is_there_after_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let point = |time_s| Point {
+            time_s,
+            pool: 7.5,
+            held: 4.0,
+            training: 3.25,
+            shares: vec![(0, 12, 3.25)],
+        };
+        let (store, _) = Store::open(folder.path(), 10).unwrap();
+        for time_s in [0, 3030, 3000 + timeline::KEPT_S, 3030 + timeline::KEPT_S] {
+            store.keep(Record::Timeline(point(time_s)));
+        }
+        drop(store);
+        let (store, memory) = Store::open(folder.path(), 10).unwrap();
+        let last = [3000, 3030].map(|time_s| point(time_s + timeline::KEPT_S));
+        assert_eq!(memory.timeline, last);
+        // The clock was set back.
+        store.keep(Record::Timeline(point(60)));
+        drop(store);
+        let (_store, memory) = Store::open(folder.path(), 10).unwrap();
+        assert_eq!(memory.timeline, [point(60)]);
     }
 
     #[test]

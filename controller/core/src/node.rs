@@ -6,6 +6,9 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
+/// Nodes that a sentence names before it only counts them.
+const NAMED_NODES: usize = 4;
+
 /// A node, as an index into [`NodeNames`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NodeId(pub u32);
@@ -57,6 +60,19 @@ impl NodeNames {
     /// The name of `node`; empty for a number that was never given out.
     pub fn name(&self, node: NodeId) -> &str {
         self.names.get(node.0 as usize).map_or("", String::as_str)
+    }
+
+    /// "n1 and n2", or of more than a few "n1, n2, n3, n4 and 3 more"; nothing for no nodes.
+    pub fn list(&self, nodes: &[NodeId]) -> String {
+        let (named, others) = nodes.split_at(nodes.len().min(NAMED_NODES));
+        let named: Vec<&str> = named.iter().map(|node| self.name(*node)).collect();
+        match (&named[..], others.len()) {
+            ([first @ .., last], 0) if !first.is_empty() => {
+                format!("{} and {last}", first.join(", "))
+            }
+            (_, 0) => named.concat(),
+            (_, more) => format!("{} and {more} more", named.join(", ")),
+        }
     }
 
     /// Brings host order up to date after new names.
@@ -150,6 +166,16 @@ mod tests {
         let mut names = vec!["n10", "n2", "c05n06", "c05n1", "n", "c5n7", "n002"];
         names.sort_by(|a, b| natural_order(a, b));
         assert_eq!(names, ["c5n7", "c05n1", "c05n06", "n", "n2", "n002", "n10"]);
+    }
+
+    #[test]
+    fn a_few_nodes_are_named_and_the_others_counted() {
+        let names: Vec<String> = (1..=6).map(|number| format!("n{number}")).collect();
+        let nodes = NodeNames::from(names);
+        let list = |count: u32| nodes.list(&(0..count).map(NodeId).collect::<Vec<_>>());
+        assert_eq!([0, 1, 2].map(list), ["", "n1", "n1 and n2"]);
+        assert_eq!(list(4), "n1, n2, n3 and n4");
+        assert_eq!(list(6), "n1, n2, n3, n4 and 2 more");
     }
 
     #[test]

@@ -4,7 +4,8 @@
 mod examples;
 mod model;
 
-use model::classes::Limits;
+use bftrainer_core::engine::EngineConfig;
+use model::classes::{Asks, Limits};
 use model::ops::{Op, fair, foul, sequences, setups};
 use model::{Setup, World};
 use proptest::prelude::*;
@@ -101,4 +102,63 @@ proptest! {
         };
         prop_assert_eq!(run(), run());
     }
+}
+
+#[test]
+fn a_better_class_of_which_it_may_have_too_few_keeps_no_trainer_from_growing_where_it_is() {
+    let setup = Setup {
+        seed: 27_488_933_486_143,
+        nodes: 15,
+        begin_s: 0.0,
+        config: EngineConfig {
+            horizon_s: 60.0,
+            vacate_lead_s: 5.0,
+            worker_start_timeout_s: 40.0,
+            adopt_timeout_s: 20.0,
+            learn: false,
+            ..EngineConfig::default()
+        },
+        faults: false,
+        progress: true,
+        classes: 3,
+        limits: Limits {
+            all: None,
+            per_owner: None,
+        },
+        free_restarts: false,
+    };
+    let submit = |owner, min, more, weight, parallel, excluded| Op::Submit {
+        owner,
+        min,
+        more,
+        weight,
+        parallel,
+        asks: Asks {
+            classes: 0,
+            excluded,
+        },
+    };
+    let free = |first, count| Op::Free {
+        first,
+        count,
+        stay_s: None,
+    };
+    let ops = [
+        (0, submit(1, 2, 1, 3, 72, Some(72))),
+        (0, submit(0, 1, 0, 1, 0, None)),
+        (0, Op::Cancel { trainer: 31 }),
+        (1, submit(1, 1, 1, 1, 15, None)),
+        (0, free(194, 5)),
+        (
+            0,
+            Op::Take {
+                first: 34,
+                count: 1,
+            },
+        ),
+        (0, Op::Reclass { node: 37, class: 0 }),
+        (20, free(54, 4)),
+        (0, free(0, 5)),
+    ];
+    assert_eq!(live_through(&setup, &ops).unsettled(), None);
 }

@@ -252,7 +252,7 @@ pub const ALL_KEYS_FOR_TESTS: &[&str] = &[
     "partition",
     "state_dir",
     "munge_socket",
-    "metrics",
+    "http",
     "exclude_nodes",
     "poll_interval_s",
     "max_tasks",

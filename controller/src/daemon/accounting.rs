@@ -8,6 +8,7 @@ use bftrainer_core::trainer::{RunState, Trainer};
 use super::brain::Brain;
 use crate::metrics::{Departure, Metrics};
 use crate::store::Record;
+use crate::timeline::Counts;
 
 /// Latencies that are kept for the quantiles.
 const KEPT_LATENCIES: usize = 4096;
@@ -125,18 +126,17 @@ impl Brain {
         if !self.has_seen || gap_s <= 0.0 || gap_s > LONGEST_GAP_S {
             return;
         }
-        let mut pool = 0usize;
+        let mut counts = Counts::default();
         let mut usable = 0usize;
-        let mut held = 0usize;
-        for node in self.engine.pool().values() {
+        for node in self.engine.pool().nodes() {
             // A worker on its way out no longer offers its node.
             if node.worker.as_ref().is_some_and(|worker| {
                 worker.phase == Phase::Leaving && self.is_closing(worker.trainer)
             }) {
                 continue;
             }
-            pool += 1;
-            held += usize::from(node.worker.is_some());
+            counts.pool += 1;
+            counts.held += usize::from(node.worker.is_some());
             let left_s = node.hole_end_s.map_or(f64::INFINITY, |end_s| end_s - now_s);
             let trains = node
                 .worker
@@ -144,14 +144,19 @@ impl Brain {
                 .is_some_and(|worker| worker.phase == Phase::Member);
             usable += usize::from(trains || left_s >= USABLE_HOLE_S);
         }
-        self.accounting.pool_node_s += pool as f64 * gap_s;
+        self.accounting.pool_node_s += counts.pool as f64 * gap_s;
         self.accounting.usable_node_s += usable as f64 * gap_s;
         let metrics = &self.accounting.metrics;
-        metrics.pool_node_s.inc_by(pool as f64 * gap_s);
+        metrics.pool_node_s.inc_by(counts.pool as f64 * gap_s);
         metrics.usable_node_s.inc_by(usable as f64 * gap_s);
-        metrics.held_node_s.inc_by(held as f64 * gap_s);
+        metrics.held_node_s.inc_by(counts.held as f64 * gap_s);
+        let mut running = Vec::new();
         for (id, trainer) in self.engine.trainers() {
-            let node_s = running_nodes(trainer) as f64 * gap_s;
+            let nodes = running_nodes(trainer);
+            if nodes > 0 {
+                running.push((id.0, nodes));
+            }
+            let node_s = nodes as f64 * gap_s;
             self.accounting.harvested_node_s += node_s;
             self.accounting.metrics.harvested_node_s.inc_by(node_s);
             if let Some(array) = self.arrays.get_mut(&id.0) {
@@ -161,6 +166,9 @@ impl Brain {
                     *self.accounting.unkept.entry(key).or_default() += node_s;
                 }
             }
+        }
+        if let Some(point) = self.timeline.add(now_s, gap_s, counts, &running) {
+            self.store.keep(Record::Timeline(point));
         }
         if now_s - self.accounting.kept_at_s >= KEEP_S {
             self.keep_harvest(now_s);

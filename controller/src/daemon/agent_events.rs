@@ -212,6 +212,7 @@ impl Brain {
                         generation: progress.generation.unwrap_or(0),
                         samples: progress.samples,
                     });
+                    array.pace.report(now_s, progress.samples);
                     array.progress = progress;
                 }
             }

@@ -22,6 +22,7 @@ use crate::metrics::Departure;
 use crate::slurm::{NodeRecord, ReservationRecord, SlurmSettings, TaskName};
 use crate::solver::{self, MilpSolver};
 use crate::store::{Memory, Record, Store};
+use crate::timeline::Timeline;
 
 /// Decisions that are kept to be shown.
 pub(super) const KEPT_DECISIONS: usize = 1000;
@@ -74,6 +75,8 @@ pub(super) struct Brain {
     pub agents: Agents,
     pub accounting: Accounting,
     pub decisions: VecDeque<Decision>,
+    /// Pool and allocation of the last day.
+    pub timeline: Timeline,
     /// Slurm's nodes by name, as last seen.
     pub nodes: BTreeMap<String, NodeRecord>,
     pub partition_nodes: BTreeSet<String>,
@@ -170,6 +173,7 @@ impl Brain {
             agents: Agents::new(config.heartbeat_s),
             accounting: Accounting::default(),
             decisions: memory.decisions.into(),
+            timeline: Timeline::new(memory.timeline),
             nodes: BTreeMap::new(),
             partition_nodes: BTreeSet::new(),
             classes: NodeClasses::default(),
@@ -236,9 +240,9 @@ impl Brain {
                 Input::Disconnected { connection } => self.agents.disconnected(connection, now_s),
                 Input::Set { uid, set, answer } => self.respecify(uid, &set, answer),
                 Input::Query { uid, query, answer } => questions.push((uid, query, answer)),
-                Input::Metrics { answer } => {
+                Input::Shown { what, answer } => {
                     // The asker may have gone away.
-                    let _ = answer.send(self.metrics_page(now_s));
+                    let _ = answer.send(self.shown(now_s, what));
                 }
                 Input::Hint => {
                     self.hinted_at_s = now_s;

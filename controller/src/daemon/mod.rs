@@ -13,11 +13,14 @@ mod brain;
 mod closing;
 mod history;
 mod learned;
+mod levels;
 mod limits;
 mod node_classes;
 mod node_faults;
 mod observe;
 mod orders;
+mod pace;
+mod page;
 mod placements;
 mod pool_view;
 mod respecify;
@@ -98,9 +101,11 @@ pub enum Input {
         /// Where the answer goes.
         answer: oneshot::Sender<Answer>,
     },
-    /// Somebody looks at the metrics.
-    Metrics {
-        /// Where the page goes.
+    /// Somebody looks at the page or the metrics.
+    Shown {
+        /// What is asked for.
+        what: web::Shown,
+        /// Where it goes.
         answer: oneshot::Sender<String>,
     },
     /// A user changes a trainer's specification.
@@ -193,9 +198,10 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
             error,
         })?;
     tokio::spawn(server::accept_all(listener, munge_socket, inputs.clone()));
-    if let Some(address) = &config.metrics {
-        let listener = listen("metrics", address).await?;
-        tokio::spawn(crate::http::serve(listener, web::router(inputs.clone())));
+    if let Some(address) = &config.http {
+        let listener = listen("http", address).await?;
+        let router = web::router(&inputs, config.state_dir.clone(), &settings);
+        tokio::spawn(crate::http::serve(listener, router));
     }
     tokio::spawn(receive_hints(hints, inputs));
     let stop = |kind| {

@@ -68,7 +68,7 @@ impl Brain {
         };
         self.engine
             .pool()
-            .get(&node)
+            .get(node)
             .is_some_and(|node| node.worker_of(wanted.trainer).is_some())
     }
 

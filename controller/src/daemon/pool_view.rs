@@ -84,7 +84,7 @@ impl Brain {
         let stay_ends = self.stay_ends();
         for (name, node) in &self.nodes {
             let id = self.engine.names.intern(name);
-            let known = self.engine.pool().get(&id).filter(|_| !lost.contains(&id));
+            let known = self.engine.pool().get(id).filter(|_| !lost.contains(&id));
             let is_ours = ours.contains(name);
             let in_use = is_ours || known.is_some_and(|pool_node| pool_node.assigned.is_some());
             let in_partition =
@@ -124,9 +124,9 @@ impl Brain {
                 None => {}
             }
         }
-        for id in self.engine.pool().keys() {
-            if !self.nodes.contains_key(self.engine.names.name(*id)) {
-                left.push(*id);
+        for id in self.engine.pool().ids() {
+            if !self.nodes.contains_key(self.engine.names.name(id)) {
+                left.push(id);
             }
         }
         if !(joined.is_empty() && left.is_empty() && hole_ends.is_empty()) {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use bftrainer::wire::{Answer, Query};
+use bftrainer_core::engine::Decision;
 use bftrainer_core::node::NodeId;
 use bftrainer_core::pool::Phase;
 use bftrainer_core::trainer::{RunState, Trainer, TrainerId, TrainerState};
@@ -120,6 +121,7 @@ impl Brain {
         let (min, max) = array
             .spec()
             .map_or((0, 0), |spec| (spec.min_nodes, spec.max_nodes));
+        let nodes = trainer.map_or(0, running_nodes);
         let progress = &array.progress;
         let total = progress
             .total
@@ -129,13 +131,17 @@ impl Brain {
             "name": array.name,
             "user": array.owner_name,
             "state": state(array, trainer),
-            "nodes": trainer.map_or(0, running_nodes),
+            "nodes": nodes,
             "min": min,
             "max": max,
             "samples": progress.samples,
             "total": total,
             "epoch": progress.epoch,
             "loss": progress.loss,
+            "samples_per_s": array.pace.samples_per_s().filter(|_| nodes > 0),
+            "time_left_s": total
+                .filter(|_| nodes > 0)
+                .and_then(|total| array.pace.time_left_s(now_s, total)),
             "rescales": trainer.map_or(0, Trainer::rescales),
             "preemptions": array.preemptions,
             "harvested_node_s": array.harvested_node_s,
@@ -143,7 +149,7 @@ impl Brain {
         })
     }
 
-    fn show_row(&self, now_s: f64, id: u32, array: &Array) -> Value {
+    pub(super) fn show_row(&self, now_s: f64, id: u32, array: &Array) -> Value {
         let mut row = self.queue_row(now_s, id, array);
         let trainer = self.engine.trainers().get(&TrainerId(id));
         let members: Vec<&str> = trainer
@@ -185,17 +191,17 @@ impl Brain {
         row
     }
 
-    fn node_rows(&self, now_s: f64, sight: Sight) -> Vec<Value> {
+    pub(super) fn node_rows(&self, now_s: f64, sight: Sight) -> Vec<Value> {
         let shows = |trainer: TrainerId| {
             let owner = self.owner_of(trainer.0);
             owner.is_some_and(|owner| sight.shows(owner))
         };
         let mut nodes: Vec<_> = self.engine.pool().iter().collect();
-        nodes.sort_by_key(|(id, _)| self.engine.names.rank(**id));
+        nodes.sort_by_key(|(id, _)| self.engine.names.rank(*id));
         nodes
             .into_iter()
             .map(|(id, node)| {
-                let quarantine = self.engine.quarantine_of(*id, now_s);
+                let quarantine = self.engine.quarantine_of(id, now_s);
                 let use_of_it = match (&node.worker, quarantine) {
                     (Some(worker), _) => match worker.phase {
                         Phase::Placed | Phase::Found => "starting",
@@ -211,14 +217,14 @@ impl Brain {
                 let worker = node.worker.as_ref().map(|worker| worker.trainer);
                 let trainer = worker.or(node.assigned).filter(|trainer| shows(*trainer));
                 json!({
-                    "node": self.engine.names.name(*id),
+                    "node": self.engine.names.name(id),
                     "use": use_of_it,
                     "jobid": trainer.map(|trainer| trainer.0),
                     "joined": node.joined_s,
                     "hole_end": node.hole_end_s,
-                    "class": self.classes.name_of(*id),
+                    "class": self.classes.name_of(id),
                     "reason": quarantine.map(|it| it.reason.clone())
-                        .or_else(|| self.avoided_by(*id, now_s, shows)),
+                        .or_else(|| self.avoided_by(id, now_s, shows)),
                 })
             })
             .collect()
@@ -250,15 +256,7 @@ impl Brain {
                 let owner = self.owner_of(decision.trainer.0);
                 sight.shows(owner.unwrap_or(u32::MAX))
             })
-            .map(|decision| {
-                json!({
-                    "time": decision.time_s,
-                    "jobid": decision.trainer.0,
-                    "from": decision.from_nodes,
-                    "to": decision.to_nodes,
-                    "reason": decision.reason,
-                })
-            })
+            .map(decision_row)
             .collect()
     }
 
@@ -270,7 +268,7 @@ impl Brain {
         let trainer = trainer.filter(|trainer| trainer.run.is_none())?;
         let id = trainer.info.id;
         let has_nodes = || {
-            let mut nodes = self.engine.pool().values();
+            let mut nodes = self.engine.pool().nodes();
             nodes.any(|node| node.assigned == Some(id))
         };
         let pauses = now_s < trainer.resume_at_s.max(trainer.restart_at_s);
@@ -294,8 +292,8 @@ impl Brain {
         if let Some(limit) = self.engine.used_up_limit(id) {
             return Some(format!("a limit is used up: {limit}"));
         }
-        let nodes = self.engine.pool().keys();
-        let usable = nodes.filter(|node| self.engine.may_have(id, **node));
+        let nodes = self.engine.pool().ids();
+        let usable = nodes.filter(|node| self.engine.may_have(id, *node));
         let fits = trainer.info.min_nodes <= usable.count() as u32;
         if trainer.state == TrainerState::Waiting && fits {
             return Some("others come first".to_owned());
@@ -328,13 +326,25 @@ impl Brain {
     }
 }
 
+/// A decision and its reason.
+pub(super) fn decision_row(decision: &Decision) -> Value {
+    json!({
+        "time": decision.time_s,
+        "jobid": decision.trainer.0,
+        "from": decision.from_nodes,
+        "to": decision.to_nodes,
+        "reason": decision.reason,
+    })
+}
+
 /// What a user may see.
 #[derive(Clone, Copy, Debug)]
-struct Sight {
-    uid: u32,
+pub(super) struct Sight {
+    /// `None`: anybody.
+    uid: Option<u32>,
     /// Others' trainers, too.
-    others: bool,
-    nodes: bool,
+    pub others: bool,
+    pub nodes: bool,
 }
 
 impl Sight {
@@ -342,14 +352,23 @@ impl Sight {
     fn of(uid: u32, settings: &SlurmSettings) -> Self {
         let is_operator = uid == 0 || uid == settings.slurm_user_uid;
         Sight {
-            uid,
+            uid: Some(uid),
             others: is_operator || !settings.private_jobs,
             nodes: is_operator || !settings.private_nodes,
         }
     }
 
+    /// What anybody may see.
+    pub fn of_anybody(settings: &SlurmSettings) -> Self {
+        Sight {
+            uid: None,
+            others: !settings.private_jobs,
+            nodes: !settings.private_nodes,
+        }
+    }
+
     fn shows(self, owner_uid: u32) -> bool {
-        self.others || owner_uid == self.uid
+        self.others || self.uid == Some(owner_uid)
     }
 }
 

@@ -191,7 +191,7 @@ impl Brain {
         let worker = self
             .engine
             .pool()
-            .get(&node)
+            .get(node)
             .and_then(|it| it.worker_of(trainer));
         let has_joined = worker.is_none_or(|worker| worker.phase != Phase::Placed);
         if closing {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use bftrainer::spec::Spec;
 use bftrainer::wire::Progress;
 
+use super::pace::Pace;
 use crate::classes::Requirement;
 use crate::slurm::{BaseState, JobRecord};
 
@@ -42,6 +43,8 @@ pub struct Array {
     pub tasks: BTreeMap<u32, Task>,
     /// The newest progress line.
     pub progress: Progress,
+    /// How fast it has been lately.
+    pub pace: Pace,
     /// Workers that Slurm took the node from.
     pub preemptions: u32,
     /// Whether its owner was told that its tasks must be requeueable.
@@ -349,6 +352,7 @@ impl Array {
             verdict,
             tasks: BTreeMap::new(),
             progress: Progress::default(),
+            pace: Pace::default(),
             preemptions: 0,
             warned_of_requeue: false,
             harvested_node_s: 0.0,
@@ -387,11 +391,12 @@ impl Array {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::classes::NodeRequest;
 
-    fn record(array_task_id: u32) -> JobRecord {
+    /// A running task of array 100.
+    pub(in crate::daemon) fn record(array_task_id: u32) -> JobRecord {
         JobRecord {
             command: String::new(),
             job_id: 100 + array_task_id,

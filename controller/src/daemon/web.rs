@@ -1,74 +1,156 @@
-//! What the daemon shows over HTTP on this host.
+//! What the daemon shows over HTTP on this host: the page, what it draws, and the metrics.
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderMap, header};
 use axum::routing::get;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::{Input, brain::Brain};
-use crate::metrics::{CONTENT_TYPE, TrainerSample};
+use super::{Input, history};
+use crate::assets::{DRAWING_JS, STYLE_CSS, UPLOT_CSS, UPLOT_JS};
+use crate::http::Kept;
+use crate::metrics::CONTENT_TYPE;
+use crate::slurm::SlurmSettings;
 
 /// The brain answers within this time.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The pages; the brain answers through `inputs`.
-pub fn router(inputs: mpsc::UnboundedSender<Input>) -> Router {
-    Router::new()
-        .route("/metrics", get(metrics))
-        .with_state(inputs)
+/// The brain makes an answer anew this often at most, however many ask.
+const ONE_ANSWER: Duration = Duration::from_secs(1);
+
+/// The store is asked this often at most; it gets new node-seconds once a minute.
+const ONE_HARVEST: Duration = Duration::from_secs(20);
+
+const JSON: &str = "application/json";
+const CSS: &str = "text/css; charset=utf-8";
+const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
+
+/// Files of the page: path, type and text.
+const FILES: [(&str, &str, &str); 12] = [
+    (
+        "/",
+        "text/html; charset=utf-8",
+        include_str!("page/page.html"),
+    ),
+    ("/icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
+    ("/uplot.css", CSS, UPLOT_CSS),
+    ("/style.css", CSS, STYLE_CSS),
+    ("/page.css", CSS, include_str!("page/page.css")),
+    ("/uplot.js", JAVASCRIPT, UPLOT_JS),
+    ("/drawing.js", JAVASCRIPT, DRAWING_JS),
+    ("/page.js", JAVASCRIPT, include_str!("page/page.js")),
+    ("/format.js", JAVASCRIPT, include_str!("page/format.js")),
+    ("/table.js", JAVASCRIPT, include_str!("page/table.js")),
+    ("/tables.js", JAVASCRIPT, include_str!("page/tables.js")),
+    ("/charts.js", JAVASCRIPT, include_str!("page/charts.js")),
+];
+
+/// What the brain can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// OpenMetrics.
+    Metrics,
+    /// Everything that is so now.
+    State,
+    /// Pool and allocation of the last day.
+    Timeline,
 }
 
-async fn metrics(State(inputs): State<mpsc::UnboundedSender<Input>>) -> Response {
+type Inputs = mpsc::UnboundedSender<Input>;
+
+/// The pages; the brain answers through `inputs`.
+pub fn router(inputs: &Inputs, state_dir: PathBuf, settings: &SlurmSettings) -> Router {
+    let mut router = Router::new();
+    for (path, content_type, text) in FILES {
+        let answer = ([(header::CONTENT_TYPE, content_type)], text);
+        router = router.route(path, get(move || async move { answer }));
+    }
+    for (path, content_type, what) in [
+        ("/metrics", CONTENT_TYPE, Shown::Metrics),
+        ("/state.json", JSON, Shown::State),
+        ("/timeline.json", JSON, Shown::Timeline),
+    ] {
+        let kept = Arc::new(Kept::new(ONE_ANSWER, content_type));
+        let inputs = inputs.clone();
+        let answer = move |headers: HeaderMap| async move {
+            kept.answer(&headers, asked(inputs, what)).await
+        };
+        router = router.route(path, get(answer));
+    }
+    let kept = Arc::new(Kept::new(ONE_HARVEST, JSON));
+    let hides_names = settings.private_usage || settings.private_jobs;
+    let harvest = move |headers: HeaderMap| async move {
+        let page = move || history::page(&state_dir, hides_names);
+        let read = async move { tokio::task::spawn_blocking(page).await.ok().flatten() };
+        kept.answer(&headers, read).await
+    };
+    router.route("/harvest.json", get(harvest))
+}
+
+/// The brain's answer, unless it takes too long.
+async fn asked(inputs: Inputs, what: Shown) -> Option<String> {
     let (answer, answered) = oneshot::channel();
     // When the brain is gone, `answered` fails as well.
-    let _ = inputs.send(Input::Metrics { answer });
-    match timeout(PATIENCE, answered).await {
-        Ok(Ok(page)) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], page).into_response(),
-        _ => (StatusCode::SERVICE_UNAVAILABLE, "bftrainerd is busy\n").into_response(),
-    }
+    let _ = inputs.send(Input::Shown { what, answer });
+    timeout(PATIENCE, answered).await.ok()?.ok()
 }
 
-impl Brain {
-    /// The metrics' page.
-    pub(super) fn metrics_page(&self, now_s: f64) -> String {
-        let metrics = &self.accounting.metrics;
-        let pool = self.engine.pool();
-        let workers = pool.values().filter(|node| node.worker.is_some()).count();
-        metrics.pool_nodes.set(pool.len() as i64);
-        metrics.held_nodes.set(workers as i64);
-        metrics.agents.set(self.agents.connected() as i64);
-        metrics.plain_jobs.set(self.plain_jobs as i64);
-        let nodes = self.engine.pool().keys();
-        let quarantined = nodes
-            .filter(|node| self.engine.quarantine_of(**node, now_s).is_some())
-            .count();
-        metrics.quarantined_nodes.set(quarantined as i64);
-        let samples = self.trainer_samples();
-        let training: f64 = samples.iter().map(|sample| sample.nodes).sum();
-        metrics.training_nodes.set(training as i64);
-        metrics.set_trainers(self.trainer_states(), &samples);
-        metrics.encode()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The page's own files.
+    fn own_files() -> impl Iterator<Item = (&'static str, &'static str)> {
+        let library = ["/uplot.js", "/uplot.css", "/icon.svg"];
+        let own = FILES
+            .into_iter()
+            .filter(move |(path, ..)| !library.contains(path));
+        own.map(|(path, _, text)| (path, text))
     }
 
-    /// Those with the most nodes first: beyond the cap the least is lost.
-    fn trainer_samples(&self) -> Vec<TrainerSample> {
-        let mut samples: Vec<TrainerSample> = self
-            .arrays
-            .iter()
-            .map(|(id, array)| TrainerSample {
-                jobid: *id,
-                user: array.owner_name.clone(),
-                nodes: self.running_nodes_of(*id) as f64,
-                samples: array.progress.samples as f64,
-                harvested_node_s: array.harvested_node_s,
-            })
-            .collect();
-        samples.sort_by(|one, other| other.nodes.total_cmp(&one.nodes));
-        samples
+    #[test]
+    fn the_page_makes_no_markup_of_data() {
+        for (path, text) in own_files() {
+            for word in [
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacentHTML",
+                "setHTML",
+                "document.write",
+                "DOMParser",
+                "createContextualFragment",
+                "eval(",
+                "Function(",
+                "style=",
+                " onclick",
+            ] {
+                assert!(!text.contains(word), "{path}: {word}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_page_asks_nobody_else_and_for_nothing_that_is_not_served() {
+        let (_, _, html) = FILES[0];
+        let quoted = own_files().flat_map(|(_, text)| text.split('"'));
+        let is_path = |word: &&str| {
+            let name = word.strip_prefix('/').filter(|name| !name.is_empty());
+            name.is_some_and(|name| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '.'))
+        };
+        let asked: Vec<&str> = quoted.filter(is_path).collect();
+        assert!(asked.contains(&"/state.json") && asked.contains(&"/page.js"));
+        let data = ["/state.json", "/timeline.json", "/harvest.json"];
+        for path in asked {
+            let is_file = FILES.iter().any(|(file, ..)| *file == path);
+            assert!(is_file || data.contains(&path), "{path}");
+        }
+        assert!(html.contains("lang=\"en\""));
+        for (path, text) in own_files() {
+            assert!(!text.contains("://"), "{path}");
+        }
     }
 }

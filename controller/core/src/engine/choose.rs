@@ -28,8 +28,10 @@ pub(super) struct Moves {
 pub(super) struct Shortage {
     pub trainer: TrainerId,
     pub group: usize,
-    /// The most that it can have.
+    /// The most of these that it can have.
     pub most: u32,
+    /// Whether it would leave nodes of another group for them.
+    pub would_move: bool,
 }
 
 /// A trainer that gets more nodes of one group.
@@ -38,16 +40,15 @@ struct Growing<'h> {
     group: usize,
     /// What it has of that group already.
     kept: Vec<NodeId>,
+    /// Whether it leaves nodes of another group.
+    moves: bool,
     wanted: usize,
     kept_off: Option<&'h BTreeSet<NodeId>>,
 }
 
 impl Engine {
     fn key(&self, node: NodeId) -> NodeKey {
-        let join_event = self
-            .pool
-            .get(&node)
-            .map_or(u64::MAX, |node| node.join_event);
+        let join_event = self.pool.get(node).map_or(u64::MAX, |node| node.join_event);
         (join_event, self.names.rank(node))
     }
 
@@ -62,7 +63,7 @@ impl Engine {
     ) -> Vec<NodeId> {
         nodes.sort_by_cached_key(|node| {
             (
-                self.pool[node].keeps_worker_of(trainer),
+                self.pool[*node].keeps_worker_of(trainer),
                 self.is_settled(*node, trainer),
                 !self.is_short(*node, now_s),
                 Reverse(self.key(*node)),
@@ -72,9 +73,22 @@ impl Engine {
         nodes
     }
 
+    /// What each trainer releases, in the order of the round's trainers.
+    pub(super) fn releases(
+        &self,
+        now_s: f64,
+        holdings: &Holdings,
+        round: &Round,
+    ) -> Vec<Vec<NodeId>> {
+        let shares = round.shares();
+        let releases =
+            shares.map(|(id, to)| self.released(now_s, round, id, holdings.held(id), to));
+        releases.collect()
+    }
+
     /// What a trainer with `held` nodes releases when its share becomes `to`: all nodes of other
     /// groups, and what is too much.
-    pub(super) fn released(
+    fn released(
         &self,
         now_s: f64,
         round: &Round,
@@ -82,6 +96,9 @@ impl Engine {
         held: &[NodeId],
         to: Share,
     ) -> Vec<NodeId> {
+        if round.groups.all.len() == 1 && held.len() <= to.nodes as usize {
+            return Vec::new();
+        }
         let is_of_share =
             |node: &&NodeId| to.nodes > 0 && self.group_of(round, **node) == Some(to.class);
         let (of_share, mut released): (Vec<NodeId>, Vec<NodeId>) =
@@ -93,15 +110,19 @@ impl Engine {
         released
     }
 
-    /// Shrinking trainers release nodes; then the free nodes, sorted by key, go
+    /// Shrinking trainers have `released` nodes; then the free nodes, sorted by key, go
     /// to the growing ones: first to those that keep off most of them, then in the
     /// order of the median key that each holds.
-    pub(super) fn moves(&self, now_s: f64, holdings: &Holdings, round: &Round) -> Moves {
+    pub(super) fn moves(
+        &self,
+        holdings: &Holdings,
+        round: &Round,
+        released: Vec<Vec<NodeId>>,
+    ) -> Moves {
         let mut moves = Moves::default();
         let mut growing = Vec::new();
-        for (trainer, to) in round.shares() {
+        for ((trainer, to), released) in round.shares().zip(released) {
             let held = holdings.held(trainer);
-            let released = self.released(now_s, round, trainer, held, to);
             if held.len() - released.len() < to.nodes as usize {
                 let kept = held.iter().copied().filter(|node| !released.contains(node));
                 let kept: Vec<NodeId> = kept.collect();
@@ -109,6 +130,7 @@ impl Engine {
                     trainer,
                     group: to.class,
                     wanted: to.nodes as usize - kept.len(),
+                    moves: kept.is_empty() && !held.is_empty(),
                     kept,
                     kept_off: holdings.kept_off.get(&trainer),
                 });
@@ -161,6 +183,7 @@ impl Engine {
                 trainer: growing.trainer,
                 group: growing.group,
                 most: (growing.kept.len() + growing.wanted - left) as u32,
+                would_move: growing.moves,
             });
         }
     }
@@ -180,16 +203,14 @@ impl Engine {
         let given = moves.given.iter();
         let given = given.map(|(trainer, node)| (node, Some(*trainer)));
         for (node, assigned) in released.chain(given) {
-            if let Some(pool_node) = self.pool.get_mut(node) {
-                pool_node.assigned = assigned;
-            }
+            self.pool.update(*node, |it| it.assigned = assigned);
         }
     }
 
     /// Whether `trainer`'s worker on `node` runs or could run ranks.
     pub(super) fn is_settled(&self, node: NodeId, trainer: TrainerId) -> bool {
         self.pool
-            .get(&node)
+            .get(node)
             .and_then(|node| node.worker_of(trainer))
             .is_some_and(|worker| {
                 matches!(worker.phase, Phase::Member | Phase::Ready | Phase::Found)

@@ -8,12 +8,14 @@ use super::forced::Forced;
 use super::pose::{Limits, Round};
 use super::{Decision, Engine};
 use crate::node::{ClassId, NodeId};
-use crate::pool::PoolNode;
 use crate::trainer::{TrainerId, TrainerInfo};
+
+/// The nodes that each trainer is to keep.
+type Held = BTreeMap<TrainerId, Vec<NodeId>>;
 
 /// The usable pool: who is to keep what, and what is free.
 pub(super) struct Holdings {
-    held: BTreeMap<TrainerId, Vec<NodeId>>,
+    held: Held,
     pub free: Vec<NodeId>,
     /// Nodes among them that trainers keep off.
     pub kept_off: BTreeMap<TrainerId, BTreeSet<NodeId>>,
@@ -43,10 +45,11 @@ impl Engine {
             self.admit(&holdings.of_class);
 
             let round = self.solve(now_s, &holdings, &limits);
-            if self.release_short(now_s, &holdings, &round) {
+            let released = self.releases(now_s, &holdings, &round);
+            if self.take_back_short(now_s, released.iter().flatten()) {
                 continue;
             }
-            let moves = self.moves(now_s, &holdings, &round);
+            let moves = self.moves(&holdings, &round, released);
             if let Some(shortage) = &moves.short {
                 limits.note(&round, shortage);
                 continue;
@@ -96,67 +99,44 @@ impl Engine {
 
     /// Takes back nodes that would be released though nobody else could start on
     /// them before they are needed; whether there were any.
-    fn release_short(&mut self, now_s: f64, holdings: &Holdings, round: &Round) -> bool {
-        let mut short = Vec::new();
-        for (trainer, to) in round.shares() {
-            let held = holdings.held(trainer);
-            let released = self.released(now_s, round, trainer, held, to);
-            let is_short = |node: &NodeId| self.is_short(*node, now_s);
-            short.extend(released.into_iter().filter(is_short));
-        }
+    fn take_back_short<'n>(
+        &mut self,
+        now_s: f64,
+        released: impl Iterator<Item = &'n NodeId>,
+    ) -> bool {
+        let is_short = |node: &&NodeId| self.is_short(**node, now_s);
+        let short: Vec<NodeId> = released.filter(is_short).copied().collect();
         for node in &short {
             self.take_back(*node, Forced::ExpectedBack);
         }
         !short.is_empty()
     }
 
-    /// Whether the node is expected back too soon for a new worker.
-    pub(super) fn is_short(&self, node: NodeId, now_s: f64) -> bool {
-        let last_start_s = self.pool.get(&node).and_then(|it| self.last_start_s(it));
-        last_start_s.is_some_and(|time_s| now_s >= time_s - self.start_lead_s())
-    }
-
     fn take_back(&mut self, node: NodeId, why: Forced) {
-        if let Some(trainer) = self.pool.get(&node).and_then(|node| node.assigned) {
+        if let Some(trainer) = self.pool.get(node).and_then(|node| node.assigned) {
             self.note_forced_loss(trainer, node, why);
         }
-        if let Some(pool_node) = self.pool.get_mut(&node) {
-            pool_node.assigned = None;
-        }
+        self.pool.update(node, |it| it.assigned = None);
     }
 
     /// Sorts the pool into held and free nodes, taking back those that are
     /// about to be needed, are in quarantine or failed their trainer.
     fn holdings(&mut self, now_s: f64) -> Holdings {
+        // Looked for once: mostly there are none.
+        let nodes = self.pool.iter();
+        let ending = nodes.filter(|(_, node)| !self.outlasts(node, now_s));
+        let ending: BTreeSet<NodeId> = ending.map(|(id, _)| id).collect();
+        let (held, unusable) = self.kept_and_unusable(now_s, &ending);
         let mut holdings = Holdings {
-            held: BTreeMap::new(),
+            held,
             free: Vec::new(),
             kept_off: BTreeMap::new(),
             of_class: BTreeMap::new(),
         };
-        let mut assigned: BTreeMap<TrainerId, Vec<(NodeId, &PoolNode)>> = BTreeMap::new();
-        for (id, node) in &self.pool {
-            match node.assigned {
-                Some(trainer) => assigned.entry(trainer).or_default().push((*id, node)),
-                None if !self.pool_in_doubt && self.can_be_used(*id, node, now_s) => {
-                    holdings.free.push(*id);
-                }
-                None => {}
-            }
-        }
-        let mut unusable = Vec::new();
-        for (trainer, nodes) in assigned {
-            let info = self.trainers.get(&trainer).map(|known| &known.info);
-            let mut held = Vec::new();
-            for (id, node) in nodes {
-                match self.why_taken_back(id, node, trainer, info, now_s) {
-                    None => held.push(id),
-                    Some(why) => unusable.push((id, why)),
-                }
-            }
-            if !held.is_empty() {
-                holdings.held.insert(trainer, held);
-            }
+        if !self.pool_in_doubt {
+            let free = self.pool.free().iter().copied();
+            let is_usable = |id: &NodeId| !ending.contains(id) && !self.is_quarantined(*id, now_s);
+            holdings.free.extend(free.filter(is_usable));
         }
         for (node, why) in unusable {
             // Others may have what this one can't.
@@ -169,17 +149,39 @@ impl Engine {
         let held = holdings.held.values().flatten();
         let usable = held.chain(&holdings.free).copied();
         holdings.kept_off = self.kept_off(now_s, usable.clone());
-        for node in usable {
-            *holdings.of_class.entry(self.class_of(node)).or_default() += 1;
-        }
+        holdings.of_class = self.of_class(usable);
         holdings
+    }
+
+    /// Of the assigned nodes those that each trainer keeps, and those that it can't keep and why;
+    /// `ending` are nodes whose planned end is near.
+    fn kept_and_unusable(
+        &self,
+        now_s: f64,
+        ending: &BTreeSet<NodeId>,
+    ) -> (Held, Vec<(NodeId, Forced)>) {
+        let (mut kept, mut unusable) = (Held::new(), Vec::new());
+        for (trainer, nodes) in self.pool.assigned() {
+            let info = self.trainers.get(&trainer).map(|known| &known.info);
+            let mut held = Vec::with_capacity(nodes.len());
+            for id in nodes.iter().copied() {
+                match self.why_taken_back(id, ending.contains(&id), trainer, info, now_s) {
+                    None => held.push(id),
+                    Some(why) => unusable.push((id, why)),
+                }
+            }
+            if !held.is_empty() {
+                kept.insert(trainer, held);
+            }
+        }
+        (kept, unusable)
     }
 
     /// Why its trainer can't keep a node.
     fn why_taken_back(
         &self,
         id: NodeId,
-        node: &PoolNode,
+        is_ending: bool,
         trainer: TrainerId,
         info: Option<&TrainerInfo>,
         now_s: f64,
@@ -190,7 +192,7 @@ impl Engine {
             Some(Forced::Avoided(avoidance.quarantine.reason.clone()))
         } else if info.is_some_and(|info| !self.allows(info, id)) {
             Some(Forced::Unfit)
-        } else if !self.outlasts(node, now_s) {
+        } else if is_ending {
             Some(Forced::ExpectedBack)
         } else {
             None

@@ -26,7 +26,7 @@ impl Engine {
     /// When what decisions depend on changes next though nothing happens, epoch seconds.
     fn next_change_s(&self, now_s: f64) -> Option<f64> {
         let nodes = self.pool.iter().flat_map(|(id, node)| {
-            let released_s = self.fault_ends_s(*id);
+            let released_s = self.fault_ends_s(id);
             self.unusable_at_s(node).into_iter().chain(released_s)
         });
         let trainers = self.trainers.values().map(|it| it.resume_at_s);

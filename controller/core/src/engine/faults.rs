@@ -27,10 +27,10 @@ const KEPT_FAILURES: usize = 32;
 impl Engine {
     /// The node is no longer ours to use; a worker there is lost with it.
     pub(super) fn lose_node(&mut self, now_s: f64, node: NodeId) {
-        if let Some(worker) = self.pool.get(&node).and_then(|node| node.worker.clone()) {
+        if let Some(worker) = self.pool.get(node).and_then(|node| node.worker.clone()) {
             self.lose_worker(now_s, worker.trainer, node);
         }
-        if let Some(pool_node) = self.pool.remove(&node)
+        if let Some(pool_node) = self.pool.remove(node)
             && let Some(trainer) = pool_node.assigned
         {
             self.note_forced_loss(trainer, node, Forced::Left);
@@ -46,7 +46,7 @@ impl Engine {
     ) {
         if self
             .pool
-            .get(&node)
+            .get(node)
             .is_none_or(|pool_node| pool_node.worker_of(trainer).is_none())
         {
             return;
@@ -64,21 +64,18 @@ impl Engine {
 
     /// A lost worker's task is on the node until Slurm has taken it away.
     fn send_lost_home(&mut self, now_s: f64, trainer: TrainerId, node: NodeId, reason: &str) {
-        if let Some(pool_node) = self.pool.get_mut(&node) {
-            pool_node.worker = Some(Worker {
-                trainer,
-                phase: Phase::Leaving,
-                since_s: now_s,
-            });
-        }
+        let worker = Worker {
+            trainer,
+            phase: Phase::Leaving,
+            since_s: now_s,
+        };
+        self.pool.update(node, |it| it.worker = Some(worker));
         self.send_home(trainer, node, reason);
     }
 
     fn lose_worker(&mut self, now_s: f64, trainer: TrainerId, node: NodeId) {
-        let Some(pool_node) = self.pool.get_mut(&node) else {
-            return;
-        };
-        let Some(phase) = pool_node.worker.take().map(|worker| worker.phase) else {
+        let worker = self.pool.update(node, |it| it.worker.take()).flatten();
+        let Some(phase) = worker.map(|worker| worker.phase) else {
             return;
         };
         self.decision_due = true;
@@ -125,11 +122,7 @@ impl Engine {
 
     /// A worker that was told to leave has left; the node stays in the pool.
     pub(super) fn worker_gone(&mut self, trainer: TrainerId, node: NodeId) {
-        if let Some(pool_node) = self.pool.get_mut(&node)
-            && pool_node.worker_of(trainer).is_some()
-        {
-            pool_node.worker = None;
-        }
+        self.pool.update(node, |it| it.take_worker_of(trainer));
     }
 
     pub(super) fn place_failed(
@@ -140,10 +133,7 @@ impl Engine {
         fault: PlaceFault,
         reason: String,
     ) {
-        let worker = self
-            .pool
-            .get(&node)
-            .and_then(|node| node.worker_of(trainer));
+        let worker = self.pool.get(node).and_then(|node| node.worker_of(trainer));
         if worker.is_some_and(|worker| worker.phase != Phase::Placed) {
             // Another task of the same trainer was there, or it was there and is gone again.
             self.lose_worker(now_s, trainer, node);
@@ -151,11 +141,7 @@ impl Engine {
         } else {
             self.worker_gone(trainer, node);
         }
-        if let Some(pool_node) = self.pool.get_mut(&node)
-            && pool_node.assigned == Some(trainer)
-        {
-            pool_node.assigned = None;
-        }
+        self.pool.update(node, |it| it.unassign_from(trainer));
         match fault {
             PlaceFault::Node => self.quarantine(now_s, node, reason),
             PlaceFault::NodeOrTrainer => self.avoid(now_s, trainer, node, &reason),
@@ -239,10 +225,7 @@ impl Engine {
 
     /// Whether it was a worker's ranks of a generation that is not current.
     fn stale_worker_stopped(&mut self, now_s: f64, trainer: TrainerId, node: NodeId) -> bool {
-        let worker = self
-            .pool
-            .get(&node)
-            .and_then(|node| node.worker_of(trainer));
+        let worker = self.pool.get(node).and_then(|node| node.worker_of(trainer));
         let Some(worker) = worker.filter(|worker| worker.phase == Phase::Stale) else {
             return false;
         };
@@ -274,7 +257,7 @@ impl Engine {
             || run.lost_member
             || run.members.iter().any(|member| {
                 self.pool
-                    .get(member)
+                    .get(*member)
                     .is_none_or(|node| !node.may_run(trainer))
             });
         if lost {

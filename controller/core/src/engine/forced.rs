@@ -6,9 +6,6 @@ use super::{Decision, Engine};
 use crate::node::{NodeId, NodeNames};
 use crate::trainer::TrainerId;
 
-/// Nodes that a sentence names before it only counts them.
-const NAMED_NODES: usize = 4;
-
 /// Why a trainer loses a node whatever it is worth.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Forced {
@@ -59,13 +56,8 @@ impl Engine {
 
 impl Forced {
     /// "n1, n2, n3, n4 and 3 more left the pool".
-    fn sentence(&self, nodes: &[NodeId], names: &NodeNames) -> String {
-        let named = nodes.iter().take(NAMED_NODES);
-        let named: Vec<&str> = named.map(|node| names.name(*node)).collect();
-        let mut subject = named.join(", ");
-        if nodes.len() > named.len() {
-            subject += &format!(" and {} more", nodes.len() - named.len());
-        }
+    pub(super) fn sentence(&self, nodes: &[NodeId], names: &NodeNames) -> String {
+        let subject = names.list(nodes);
         let is = if nodes.len() == 1 { "is" } else { "are" };
         match self {
             Forced::Left => format!("{subject} left the pool"),

@@ -80,13 +80,15 @@ impl Engine {
     /// The first limit that a trainer shares and that leaves it no room, as "user ann, 64 nodes".
     pub fn used_up_limit(&self, trainer: TrainerId) -> Option<String> {
         let info = &self.trainers.get(&trainer)?.info;
-        let assigned = || self.pool.values().filter_map(|node| node.assigned);
+        let assigned = || self.pool.assigned();
         let is_used_up = |cap: &&NodeCap| {
             let bears = |id: &TrainerId| {
                 let other = self.trainers.get(id);
                 other.is_some_and(|known| known.info.terms.caps.contains(cap))
             };
-            let used = assigned().filter(bears).count() as u32;
+            let used = assigned().filter(|(id, _)| bears(id));
+            let used: usize = used.map(|(_, nodes)| nodes.len()).sum();
+            let used = used as u32;
             cap.max_nodes.saturating_sub(used) < info.min_nodes.max(1)
         };
         let cap = info.terms.caps.iter().find(is_used_up)?;
@@ -96,6 +98,17 @@ impl Engine {
     /// The class of a node.
     pub(super) fn class_of(&self, node: NodeId) -> ClassId {
         self.class_of.get(&node).copied().unwrap_or_default()
+    }
+
+    /// How many of the nodes are of each class.
+    pub(super) fn of_class(&self, nodes: impl Iterator<Item = NodeId>) -> BTreeMap<ClassId, u32> {
+        let classes: Vec<ClassId> = nodes.map(|node| self.class_of(node)).collect();
+        let mut counts = BTreeMap::new();
+        // Neighbours are mostly alike.
+        for run in classes.chunk_by(|one, next| one == next) {
+            *counts.entry(run[0]).or_default() += run.len() as u32;
+        }
+        counts
     }
 
     /// Throughput on nodes of a class over that on nodes of speed 1.

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::membership::Roster;
+use super::roster::Roster;
 use super::{Action, Engine};
 use crate::node::NodeId;
 use crate::pool::Phase;
@@ -80,10 +80,10 @@ impl Engine {
         for node in &run.members {
             let worker = self
                 .pool
-                .get(node)
+                .get(*node)
                 .and_then(|pool_node| pool_node.worker_of(trainer));
             match worker.map(|worker| worker.phase) {
-                Some(Phase::Member) if roster.assigned.contains(node) => {
+                Some(Phase::Member) if roster.is_assigned(*node) => {
                     members.staying.push(*node);
                 }
                 Some(Phase::Member) => members.leaving.push(*node),

@@ -1,24 +1,31 @@
 //! The engine: events in, actions out. It is deterministic and does no I/O, so
 //! that the daemon and the replay decide alike.
 //!
-//! `due` says when to decide, `decide` and what it names which trainer shall have which
-//! nodes, `membership` turns that into placements and generations, `live` does so for
-//! programs that handle membership themselves, `faults` judges losses and failures,
-//! `quarantine` keeps bad nodes out of use.
+//! `intake` takes in what happened, `due` says when to decide, `decide` and what it names
+//! which trainer shall have which nodes, `membership` and what it names turn that into
+//! placements and generations, `live` does so for programs that handle membership
+//! themselves, `planned` is about nodes whose planned ends are known, `faults`
+//! judges losses and failures, `quarantine` keeps bad nodes out of use.
 
 mod admit;
 mod choose;
+mod deadlines;
 mod decide;
 mod due;
 mod event;
 mod faults;
 mod forced;
+mod generations;
 mod groups;
+mod intake;
 mod learn;
 mod live;
 mod membership;
+mod planned;
 mod pose;
 mod quarantine;
+mod roster;
+mod workers;
 
 use std::collections::BTreeMap;
 
@@ -28,8 +35,8 @@ use crate::allocation::{Allocator, GeneralSolver, Solution};
 use crate::learning::Learning;
 use crate::metric::Metric;
 use crate::node::{ClassId, ClassInfo, NodeId, NodeNames};
-use crate::pool::{Phase, PoolNode, Worker};
-use crate::trainer::{Run, RunState, Trainer, TrainerId, TrainerState};
+use crate::pool::Pool;
+use crate::trainer::{Run, RunState, Trainer, TrainerId};
 
 pub use event::{Action, Decision, Event, LossReason, Outcome, PlaceFault};
 pub use quarantine::{Avoidance, NodeFaults, Quarantine};
@@ -116,7 +123,7 @@ pub struct Engine {
     classes: BTreeMap<ClassId, ClassInfo>,
     /// The classes of nodes, in the pool or not.
     class_of: BTreeMap<NodeId, ClassId>,
-    pool: BTreeMap<NodeId, PoolNode>,
+    pool: Pool,
     trainers: BTreeMap<TrainerId, Trainer>,
     faults: NodeFaults,
     learning: Learning,
@@ -158,7 +165,7 @@ impl Engine {
             names: NodeNames::default(),
             classes: BTreeMap::new(),
             class_of: BTreeMap::new(),
-            pool: BTreeMap::new(),
+            pool: Pool::default(),
             trainers: BTreeMap::new(),
             faults: NodeFaults::default(),
             learning: Learning::default(),
@@ -246,7 +253,7 @@ impl Engine {
                 !known.is_live || run.is_some_and(|run| !is_over(run))
             }),
             Action::Stop { trainer, nodes, .. } => {
-                nodes.retain(|node| pool.get(node).is_some_and(|node| node.may_run(*trainer)));
+                nodes.retain(|node| pool.get(*node).is_some_and(|node| node.may_run(*trainer)));
                 !nodes.is_empty()
             }
             _ => true,
@@ -272,254 +279,13 @@ impl Engine {
     }
 
     /// The pool's nodes.
-    pub fn pool(&self) -> &BTreeMap<NodeId, PoolNode> {
+    pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
     /// The trainers.
     pub fn trainers(&self) -> &BTreeMap<TrainerId, Trainer> {
         &self.trainers
-    }
-
-    /// Whether `node` may be used at `now_s`: to keep its worker or to get one.
-    pub fn is_usable(&self, node: NodeId, now_s: f64) -> bool {
-        let pool_node = self.pool.get(&node);
-        pool_node.is_some_and(|pool_node| self.can_be_used(node, pool_node, now_s))
-    }
-
-    fn can_be_used(&self, id: NodeId, node: &PoolNode, now_s: f64) -> bool {
-        self.outlasts(node, now_s) && !self.is_quarantined(id, now_s)
-    }
-
-    /// Whether the node's planned end, if any, leaves time to use it.
-    fn outlasts(&self, node: &PoolNode, now_s: f64) -> bool {
-        self.unusable_at_s(node).is_none_or(|time_s| now_s < time_s)
-    }
-
-    /// From when on the node's planned end forbids its use, epoch seconds: a
-    /// worker that is there leaves just in time, a new one needs longer.
-    fn unusable_at_s(&self, node: &PoolNode) -> Option<f64> {
-        let end_s = node.hole_end_s?;
-        let stays = node
-            .assigned
-            .filter(|trainer| node.keeps_worker_of(*trainer));
-        match stays {
-            Some(trainer) => Some(end_s - self.vacate_lead_s(trainer)),
-            None => self
-                .last_start_s(node)
-                .map(|time_s| time_s - self.start_lead_s()),
-        }
-    }
-
-    /// By when a worker must start on `node` so that Slurm finds room for it: the
-    /// planned end on backfill's grid, less the wait for its next cycle; epoch seconds.
-    fn last_start_s(&self, node: &PoolNode) -> Option<f64> {
-        let grid_s = self.config.plan_grid_s;
-        let end_s = node.hole_end_s?;
-        let grid_end_s = if grid_s > 0.0 {
-            (end_s / grid_s).floor() * grid_s
-        } else {
-            end_s
-        };
-        Some(grid_end_s - self.config.plan_wait_s)
-    }
-
-    /// How long a worker that is placed on `node` at `now_s` could stay there.
-    fn room_s(&self, node: &PoolNode, now_s: f64) -> f64 {
-        self.last_start_s(node)
-            .map_or(f64::INFINITY, |time_s| time_s - now_s)
-    }
-
-    /// How long before its planned end a node gets no worker any more.
-    fn start_lead_s(&self) -> f64 {
-        self.config.min_hole_s.max(self.config.vacate_lead_s)
-    }
-
-    /// How long before its planned end `trainer` vacates a node: long enough to save.
-    fn vacate_lead_s(&self, trainer: TrainerId) -> f64 {
-        let save_s = self.trainers.get(&trainer).and_then(|known| known.save_s);
-        let least_s = save_s.map_or(0.0, |save_s| save_s + SAVE_MARGIN_S);
-        least_s
-            .max(self.config.vacate_lead_s)
-            .min(self.start_lead_s())
-    }
-
-    /// Takes in one event; whether trainers may have to be driven on now.
-    fn take_in(&mut self, now_s: f64, event: Event) -> bool {
-        match event {
-            Event::Pool {
-                joined,
-                left,
-                hole_ends,
-            } => {
-                for node in left {
-                    self.call_off(node);
-                    self.lose_node(now_s, node);
-                }
-                self.join(now_s, joined);
-                for (node, hole_end_s) in hole_ends {
-                    if let Some(pool_node) = self.pool.get_mut(&node) {
-                        pool_node.hole_end_s = hole_end_s;
-                    }
-                }
-            }
-            Event::NodeClass { class, info, nodes } => {
-                self.classes.insert(class, info);
-                self.class_of
-                    .extend(nodes.into_iter().map(|node| (node, class)));
-            }
-            Event::PoolDoubted => self.pool_in_doubt = true,
-            Event::PoolSeen => return std::mem::take(&mut self.pool_in_doubt),
-            Event::TrainerArrived(info) => {
-                self.watch(&info);
-                let arrival = self.arrivals;
-                if let std::collections::btree_map::Entry::Vacant(entry) =
-                    self.trainers.entry(info.id)
-                {
-                    entry.insert(Trainer::new(info, arrival));
-                    self.arrivals += 1;
-                }
-            }
-            Event::TrainerChanged(info) => {
-                if self.trainers.contains_key(&info.id) {
-                    self.watch(&info);
-                }
-                if let Some(trainer) = self.trainers.get_mut(&info.id) {
-                    trainer.info = info;
-                }
-            }
-            Event::TrainerGone { trainer } => self.forget_trainer(trainer),
-            Event::TrainerMode { trainer, is_live } => {
-                if let Some(known) = self.trainers.get_mut(&trainer) {
-                    known.is_live = is_live;
-                }
-            }
-            Event::WorkerFound { trainer, node } => self.adopt_worker(now_s, trainer, node),
-            Event::WorkerReady {
-                trainer,
-                node,
-                running,
-                newest_generation,
-            } => {
-                self.worker_ready(now_s, trainer, node, running, newest_generation);
-            }
-            Event::WorkerStarted {
-                trainer,
-                node,
-                generation,
-            } => {
-                self.worker_started(now_s, trainer, node, generation);
-            }
-            Event::WorkerStopped {
-                trainer,
-                node,
-                generation,
-                outcome,
-            } => {
-                self.worker_stopped(now_s, trainer, node, generation, outcome);
-            }
-            Event::WorkerLost {
-                trainer,
-                node,
-                reason,
-            } => {
-                self.worker_lost(now_s, trainer, node, reason);
-            }
-            Event::WorkerGone { trainer, node } => self.worker_gone(trainer, node),
-            Event::PlaceFailed {
-                trainer,
-                node,
-                fault,
-                reason,
-            } => {
-                self.place_failed(now_s, trainer, node, fault, reason);
-            }
-            Event::Progress {
-                trainer,
-                generation,
-                samples,
-            } => {
-                self.progress(now_s, trainer, generation, samples);
-                return false;
-            }
-            Event::Finished { trainer, exit_code } => self.finish(trainer, exit_code),
-            Event::Timer => {}
-        }
-        true
-    }
-
-    fn join(&mut self, now_s: f64, joined: Vec<(NodeId, Option<f64>)>) {
-        if joined.is_empty() {
-            return;
-        }
-        self.join_events += 1;
-        for (node, hole_end_s) in joined {
-            self.pool
-                .entry(node)
-                .or_insert_with(|| PoolNode::new(self.join_events, now_s, hole_end_s));
-        }
-    }
-
-    fn forget_trainer(&mut self, trainer: TrainerId) {
-        self.learning.gone(trainer);
-        if let Some(known) = self.trainers.remove(&trainer) {
-            // It is gone unjudged: its failures say nothing of the nodes.
-            self.pardon_nodes_of(trainer, &known.failures);
-        }
-        for node in self.pool.values_mut() {
-            if node.assigned == Some(trainer) {
-                node.assigned = None;
-            }
-            if node.worker_of(trainer).is_some() {
-                node.worker = None;
-            }
-        }
-    }
-
-    /// A task of `trainer` runs on `node` though this engine never placed it:
-    /// the trainer keeps the node until a decision says otherwise.
-    fn adopt_worker(&mut self, now_s: f64, trainer: TrainerId, node: NodeId) {
-        let Some(known) = self.trainers.get_mut(&trainer) else {
-            return;
-        };
-        if known.state == TrainerState::Closing {
-            return;
-        }
-        let pool_node = match self.pool.get_mut(&node) {
-            Some(pool_node) if pool_node.worker.is_none() => pool_node,
-            Some(pool_node) if pool_node.worker_of(trainer).is_some() => return,
-            _ => return self.send_home(trainer, node, "its node is not free for it"),
-        };
-        pool_node.worker = Some(Worker {
-            trainer,
-            phase: Phase::Found,
-            since_s: now_s,
-        });
-        let held = self
-            .pool
-            .values()
-            .filter(|node| node.assigned == Some(trainer))
-            .count();
-        if (held as u32) < known.info.max_nodes
-            && let Some(pool_node) = self.pool.get_mut(&node)
-            && pool_node.assigned.is_none()
-        {
-            pool_node.assigned = Some(trainer);
-        }
-        if known.state == TrainerState::Waiting {
-            known.state = TrainerState::Admitted;
-            known.admission = self.admissions;
-            self.admissions += 1;
-        }
-    }
-
-    /// A placement on a node that is no longer idle must not start there later.
-    fn call_off(&mut self, node: NodeId) {
-        if let Some(worker) = self.pool.get(&node).and_then(|node| node.worker.as_ref())
-            && worker.phase == Phase::Placed
-        {
-            self.send_home(worker.trainer, node, "the node went to others");
-        }
     }
 
     /// Has a task taken off a node, whether or not it is known as a worker there.
@@ -531,79 +297,7 @@ impl Engine {
         });
     }
 
-    fn progress(&mut self, now_s: f64, trainer: TrainerId, generation: u64, samples: u64) {
-        let Some(known) = self.trainers.get_mut(&trainer) else {
-            return;
-        };
-        if let Some((began_s, samples_then)) = known.restart_began
-            && generation == known.generation
-            && Self::has_running_generation(known)
-            && samples > samples_then
-        {
-            let gap_s = (now_s - began_s).clamp(0.1, 600.0);
-            known.restart_s = Some(known.restart_s.map_or(gap_s, |old_s| (old_s + gap_s) / 2.0));
-            known.restart_began = None;
-            self.decision_due = true;
-            self.learning.restarted(now_s, trainer, gap_s);
-        }
-        let has_grown = samples > known.samples;
-        known.samples = samples;
-        if samples > known.failures_at_samples && !known.failures.is_empty() {
-            known.failures.clear();
-        }
-        if has_grown
-            && let Some(run) = self.trainers.get(&trainer).and_then(|it| it.run.as_ref())
-            && run.number == generation
-            && run.state == RunState::Running
-        {
-            let members = run.members.clone();
-            self.trust(trainer, &members);
-        }
-        self.decision_due |= self.learning.progress(now_s, trainer, generation, samples);
-    }
-
-    /// The trainer's verdict is known: its nodes are free, its tasks are closed.
-    fn finish(&mut self, trainer: TrainerId, exit_code: i32) {
-        let Some(known) = self.trainers.get_mut(&trainer) else {
-            return;
-        };
-        if known.state == TrainerState::Closing {
-            return;
-        }
-        known.state = TrainerState::Closing;
-        known.run = None;
-        self.decision_due = true;
-        for node in self.pool.values_mut() {
-            if node.assigned == Some(trainer) {
-                node.assigned = None;
-            }
-            if node
-                .worker
-                .as_ref()
-                .is_some_and(|worker| worker.trainer == trainer)
-                && let Some(worker) = &mut node.worker
-            {
-                worker.phase = Phase::Leaving;
-            }
-        }
-        self.actions.push(Action::Close { trainer, exit_code });
-    }
-
     fn wake_at(&mut self, time_s: f64) {
         self.wake_at_s = Some(self.wake_at_s.map_or(time_s, |other_s| other_s.min(time_s)));
-    }
-
-    /// The generation of `trainer` when it has the number `generation`.
-    fn run_of(&mut self, trainer: TrainerId, generation: u64) -> Option<&mut Run> {
-        let run = self.trainers.get_mut(&trainer)?.run.as_mut()?;
-        (run.number == generation).then_some(run)
-    }
-
-    /// Whether `trainer` has a generation with ranks that run or are starting.
-    fn has_running_generation(trainer: &Trainer) -> bool {
-        trainer
-            .run
-            .as_ref()
-            .is_some_and(|run| !matches!(run.state, RunState::Stopping { .. }))
     }
 }

@@ -35,7 +35,7 @@ impl Round {
 #[derive(Debug, Default)]
 pub(super) struct Limits {
     most: BTreeMap<TrainerId, u32>,
-    /// Where a trainer can't have its min.
+    /// Where a trainer can't have its min, or what it would leave other nodes for.
     forbidden: BTreeSet<(TrainerId, ClassId)>,
 }
 
@@ -51,10 +51,11 @@ impl Limits {
             trainer,
             group,
             most,
+            would_move,
         } = *shortage;
         let index = round.trainers.iter().position(|id| *id == trainer);
         let min = index.map_or(0, |index| round.problem.trainers[index].min);
-        if most < min {
+        if would_move || most < min {
             let classes = round.groups.all[group].classes.iter();
             self.forbidden
                 .extend(classes.map(|class| (trainer, *class)));
@@ -157,7 +158,7 @@ impl Engine {
     /// anyway, loses nothing; workers that were found most likely run.
     fn up_s(&self, trainer: &Trainer, held: &[NodeId]) -> f64 {
         let is_found = |node: &NodeId| {
-            let worker = self.pool[node].worker_of(trainer.info.id);
+            let worker = self.pool[*node].worker_of(trainer.info.id);
             worker.is_some_and(|worker| worker.phase == Phase::Found)
         };
         match self.would_go_on(trainer) || held.iter().any(is_found) {
@@ -184,7 +185,7 @@ impl Engine {
         }
         let kept = held
             .iter()
-            .filter(|node| self.pool[*node].keeps_worker_of(info.id));
+            .filter(|node| self.pool[**node].keeps_worker_of(info.id));
         max.min(kept.count() as u32)
     }
 

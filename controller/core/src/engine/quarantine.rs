@@ -6,12 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::forced::Forced;
 use super::{Engine, EngineConfig};
 use crate::node::NodeId;
 use crate::trainer::{Failure, TrainerId};
-
-/// So many nodes are named in a reason; the others are counted.
-const NAMED_NODES: usize = 3;
 
 /// A node that is not used for a while.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -116,24 +114,22 @@ impl Engine {
 
     /// Which nodes `trainer` can't have at `now_s` as something failed there, in words.
     pub fn left_alone(&self, trainer: TrainerId, now_s: f64) -> Option<String> {
-        let mut avoided: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        let mut avoided: BTreeMap<&str, Vec<NodeId>> = BTreeMap::new();
         let mut quarantined = 0;
-        for node in self.pool.keys() {
-            if self.is_quarantined(*node, now_s) {
+        for node in self.pool.ids() {
+            if self.is_quarantined(node, now_s) {
                 quarantined += 1;
-            } else if let Some(avoidance) = self.avoidance_of(trainer, *node, now_s) {
+            } else if let Some(avoidance) = self.avoidance_of(trainer, node, now_s) {
                 let reason = avoidance.quarantine.reason.as_str();
-                let names = avoided.entry(reason).or_default();
-                names.push(self.names.name(*node));
+                avoided.entry(reason).or_default().push(node);
             }
         }
-        let mut parts: Vec<String> = avoided
-            .into_iter()
-            .map(|(reason, nodes)| {
-                let (nodes, are) = list(&nodes);
-                format!("{nodes} {are} avoided after a failure there ({reason})")
-            })
-            .collect();
+        let avoided = avoided.into_iter();
+        let sentences = avoided.map(|(reason, nodes)| {
+            let why = Forced::Avoided(reason.to_owned());
+            why.sentence(&nodes, &self.names)
+        });
+        let mut parts: Vec<String> = sentences.collect();
         match quarantined {
             0 => {}
             1 => parts.push("1 node is in quarantine".to_owned()),
@@ -253,22 +249,5 @@ impl Engine {
             }
         }
         kept_off
-    }
-}
-
-/// "n1", "n1 and n2", "n1, n2, n3 and 5 more", with the verb.
-fn list(names: &[&str]) -> (String, &'static str) {
-    match names {
-        [name] => ((*name).to_owned(), "is"),
-        [first @ .., last] if first.len() < NAMED_NODES => {
-            (format!("{} and {last}", first.join(", ")), "are")
-        }
-        many => {
-            let (named, rest) = many.split_at(NAMED_NODES);
-            (
-                format!("{} and {} more", named.join(", "), rest.len()),
-                "are",
-            )
-        }
     }
 }

@@ -113,7 +113,7 @@ impl Bench {
     }
 
     fn phase(&self, node: u32) -> Option<Phase> {
-        let node = &self.engine.pool()[&NodeId(node)];
+        let node = &self.engine.pool()[NodeId(node)];
         node.worker.as_ref().map(|worker| worker.phase)
     }
 

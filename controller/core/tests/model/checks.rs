@@ -87,7 +87,7 @@ impl World {
                 && self
                     .engine
                     .pool()
-                    .get(node)
+                    .get(*node)
                     .is_none_or(|node| node.worker_of(*trainer).is_none())
             {
                 self.mark_gone(*node, Some(*trainer));
@@ -168,7 +168,7 @@ impl World {
         if let Some(other) = self.believed_on(node).next() {
             panic!("T{trainer} is placed on {node:?}, where {other:?} is");
         }
-        let pool_node = &self.engine.pool()[&node];
+        let pool_node = &self.engine.pool()[node];
         assert_eq!(pool_node.assigned, Some(trainer));
         let hole_s = self.room_s(pool_node);
         assert!(
@@ -214,7 +214,7 @@ impl World {
 
     /// Whether the engine waits for the hello of a task that was found on `node`.
     fn is_unheard(&self, trainer: TrainerId, node: NodeId) -> bool {
-        let pool_node = self.engine.pool().get(&node);
+        let pool_node = self.engine.pool().get(node);
         let worker = pool_node.and_then(|pool_node| pool_node.worker_of(trainer));
         worker.is_some_and(|worker| worker.phase == Phase::Found)
     }
@@ -284,13 +284,13 @@ impl World {
         if !self.free_restarts || self.told_in_doubt {
             return;
         }
-        let mut nodes = self.engine.pool().keys();
+        let mut nodes = self.engine.pool().ids();
         let is_kept_off = |node: &NodeId| {
             let mut trainers = self.engine.trainers().values();
             self.engine.avoided_by(*node, self.now_s).next().is_some()
                 || trainers.any(|known| known.info.terms.excluded.contains(node))
         };
-        if nodes.any(is_kept_off) {
+        if nodes.any(|node| is_kept_off(&node)) {
             // Around nodes that one trainer keeps off the best may take two steps.
             return;
         }
@@ -301,7 +301,7 @@ impl World {
         assert_eq!(decisions, [], "not decided though it was due");
         let assigned = |engine: &Engine| -> Vec<_> {
             let nodes = engine.pool().iter();
-            nodes.map(|(id, node)| (*id, node.assigned)).collect()
+            nodes.map(|(id, node)| (id, node.assigned)).collect()
         };
         assert_eq!(assigned(&forced), assigned(&self.engine));
     }
@@ -325,7 +325,7 @@ impl World {
             self.check_nothing_moves(*id, before, &after, events);
             let Some(run) = &trainer.run else { continue };
             let has_worker = |node: &NodeId| {
-                let node = self.engine.pool().get(node);
+                let node = self.engine.pool().get(*node);
                 node.is_some_and(|node| node.may_run(*id))
             };
             // Live members that are still to say hello may go on.
@@ -386,7 +386,7 @@ impl World {
     }
 
     fn could_be_kept(&self, trainer: TrainerId, id: NodeId) -> bool {
-        let Some(node) = self.engine.pool().get(&id) else {
+        let Some(node) = self.engine.pool().get(id) else {
             return false;
         };
         let hole_s = self.room_s(node);

@@ -472,7 +472,7 @@ impl World {
     fn assigned(&self) -> BTreeMap<NodeId, TrainerId> {
         let pool = self.engine.pool();
         pool.iter()
-            .filter_map(|(id, node)| Some((*id, node.assigned?)))
+            .filter_map(|(id, node)| Some((id, node.assigned?)))
             .collect()
     }
 

@@ -11,8 +11,8 @@ impl World {
     /// Says what is not as it should be when nothing has happened for a while.
     pub fn unsettled(&self) -> Option<String> {
         let after = self.assigned();
-        for (id, node) in self.engine.pool() {
-            if let Some(wrong) = self.unsettled_node(*id, node) {
+        for (id, node) in self.engine.pool().iter() {
+            if let Some(wrong) = self.unsettled_node(id, node) {
                 return Some(wrong);
             }
         }
@@ -78,11 +78,11 @@ impl World {
             .filter(|(node, pool_node)| {
                 let engine = &self.engine;
                 pool_node.assigned.is_none()
-                    && engine.is_usable(**node, self.now_s)
-                    && engine.avoidance_of(id, **node, self.now_s).is_none()
-                    && self.may_have(id, **node)
+                    && engine.is_usable(*node, self.now_s)
+                    && engine.avoidance_of(id, *node, self.now_s).is_none()
+                    && self.may_have(id, *node)
             })
-            .map(|(node, _)| *node)
+            .map(|(node, _)| node)
             .collect();
         // Without nodes it could have any that are alike, else more of the same.
         let like = held.first().map_or(&free[..], std::slice::from_ref);

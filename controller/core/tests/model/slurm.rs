@@ -66,7 +66,7 @@ impl World {
             return;
         };
         let (trainer, node) = (task.trainer, task.node);
-        let wanted = self.engine.pool().get(&node);
+        let wanted = self.engine.pool().get(node);
         if wanted.is_none_or(|node| node.worker_of(trainer).is_none()) {
             self.tasks.remove(&id);
             return;
@@ -331,7 +331,7 @@ impl World {
     fn pool_changes(&self, lost: &BTreeSet<NodeId>) -> Option<Event> {
         let (mut joined, mut left, mut hole_ends) = (Vec::new(), Vec::new(), Vec::new());
         for (id, node) in &self.nodes {
-            let known = self.engine.pool().get(id).filter(|_| !lost.contains(id));
+            let known = self.engine.pool().get(*id).filter(|_| !lost.contains(id));
             let tasks = || self.tasks.values().filter(|task| task.node == *id);
             let is_ours = tasks().any(|task| matches!(task.plan, Plan::Runs | Plan::Leaving));
             let is_closing = tasks().any(|task| {

@@ -1,5 +1,5 @@
 //! The report of a replay or of a sweep: one HTML file that carries its data, its style and the library that
-//! draws its charts (uPlot, MIT; its licence lies beside it), and needs no network.
+//! draws its charts, and needs no network.
 
 mod curves;
 mod series;
@@ -10,13 +10,12 @@ use serde_json::json;
 
 use super::run::{Outcome, ReplayError, Setup};
 use super::{output, sweep};
+use crate::assets::{DRAWING_JS, STYLE_CSS, UPLOT_CSS, UPLOT_JS};
 use crate::trace::{self, Stats};
 
 pub use curves::Curves;
 pub use series::Series;
 
-const UPLOT_JS: &str = include_str!("uplot.min.js");
-const UPLOT_CSS: &str = include_str!("uplot.min.css");
 const PAGE_CSS: &str = include_str!("page.css");
 const PAGE_JS: &str = include_str!("page.js");
 
@@ -132,8 +131,9 @@ fn page(title: &str, body: &str, data: &serde_json::Value) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width\"><title>{title}</title>\
-         <style>{UPLOT_CSS}{PAGE_CSS}</style></head><body><h1>{title}</h1>{body}\
-         <script>{UPLOT_JS}</script><script>const report = {data};</script>\
+         <style>{UPLOT_CSS}{STYLE_CSS}{PAGE_CSS}</style></head><body><h1>{title}</h1>{body}\
+         <script>{UPLOT_JS}</script><script>{DRAWING_JS}</script>\
+         <script>const report = {data};</script>\
          <script>{PAGE_JS}</script></body></html>\n"
     )
 }

@@ -3,35 +3,23 @@
 // The charts that are drawn, by the name of their place.
 const charts = {};
 (() => {
-  const colour = (name) => () =>
-    getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const [ink, rule] = [colour("--ink"), colour("--rule")];
+  const { axis, line, step, hue, stacked } = drawing;
   const place = (id) => document.getElementById(id);
   const size = (id) => ({ width: place(id).clientWidth, height: 280 });
-  const axis = (label, size = 50) =>
-    ({ label, size, stroke: ink, grid: { stroke: rule }, ticks: { stroke: rule } });
   const draw = (id, options, data) => {
     if (data[0].length > 0) charts[id] = new uPlot({ ...size(id), ...options }, data, place(id));
   };
-  const line = (label, stroke, fill) => ({ label, stroke, fill, width: 1, points: { show: false } });
-  // What holds from one time to the next.
-  const step = (...of) => ({ ...line(...of), paths: uPlot.paths.stepped({ align: 1 }) });
-  const hue = (number) => `hsl(${(number * 137) % 360} 45% 55%)`;
 
   // One replay over time.
   const drawReplay = (s, h) => {
-    // One trainer's nodes upon the other's; the tallest is drawn first, the others before it. Names
-    // below the chart would be too many: the first two, all idle and all used nodes, are shown.
-    const stacked = [];
-    s.lanes.forEach((lane) => {
-      const below = stacked.at(-1);
-      stacked.push(lane.map((nodes, i) => nodes + (below ? below[i] : 0)));
-    });
-    const lanes = stacked.map((_, lane) => step("used", hue(lane), hue(lane)));
+    // The tallest is drawn first, the others before it. Names below the chart would be too many:
+    // the first two, all idle and all used nodes, are shown.
+    const heights = stacked(s.lanes);
+    const lanes = heights.map((_, lane) => step("used", hue(lane), hue(lane)));
     draw("pool", {
       axes: [axis(), axis("nodes")],
       series: [{}, step("idle", "#8a8a8a", "#8a8a8a44"), ...lanes.reverse()],
-    }, [s.time_s, s.pool, ...stacked.reverse()]);
+    }, [s.time_s, s.pool, ...heights.reverse()]);
     draw("rate", {
       axes: [axis(), axis("samples per second", 80)],
       series: [{}, step("rate", "#2ca02c")],
@@ -83,9 +71,5 @@ const charts = {};
 
   if (report.series) drawReplay(report.series, report.holes);
   if (report.curves) drawSweep(report.curves);
-  const redraw = () => Object.values(charts).forEach((chart) => chart.redraw());
-  addEventListener("resize",
-    () => Object.entries(charts).forEach(([id, chart]) => chart.setSize(size(id))));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-  matchMedia("print").addEventListener("change", redraw);
+  drawing.follow(charts, size);
 })();

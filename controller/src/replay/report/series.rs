@@ -4,11 +4,10 @@
 use bftrainer_core::replay::Step;
 use serde::Serialize;
 
+use crate::lanes::Lanes;
+
 /// Most points of a chart; more than a screen shows.
 const MAX_POINTS: usize = 4000;
-
-/// Most trainers that are shown apart from each other at one time; more than the eye tells apart.
-const MAX_LANES: usize = 48;
 
 /// Values over time, each the mean from its time to the next.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -18,12 +17,11 @@ pub struct Series {
     rate_per_s: Vec<f64>,
     trainers: Vec<f64>,
     running: Vec<f64>,
-    /// Nodes by lane: a trainer keeps its lane as long as it has nodes, then it is another's. The
-    /// last lane is shared by those that find none.
+    /// Nodes by lane.
     lanes: Vec<Vec<f64>>,
     /// Whose each lane is.
     #[serde(skip)]
-    owners: Vec<Option<u64>>,
+    places: Lanes,
     /// Steps that make a point.
     #[serde(skip)]
     stride: usize,
@@ -63,24 +61,13 @@ impl Series {
         }
     }
 
-    /// Nodes of each lane. Lanes are opened as they are needed.
+    /// Nodes of each lane.
     fn by_lane(&mut self, allocation: &[(u64, usize)]) -> Vec<f64> {
-        for owner in &mut self.owners {
-            let runs = |number| allocation.iter().any(|(other, _)| *other == number);
-            *owner = owner.filter(|number| runs(*number));
-        }
-        let mut nodes = vec![0.0; self.owners.len()];
-        for (number, held) in allocation {
-            let own = self.owners.iter().position(|it| *it == Some(*number));
-            let free = || self.owners.iter().position(Option::is_none);
-            let lane = own.or_else(free).unwrap_or(self.owners.len());
-            let lane = lane.min(MAX_LANES - 1);
-            if lane == self.owners.len() {
-                self.owners.push(None);
-                self.lanes.push(Vec::new());
-                nodes.push(0.0);
-            }
-            self.owners[lane].get_or_insert(*number);
+        let running: Vec<u64> = allocation.iter().map(|(number, _)| *number).collect();
+        let lanes = self.places.of(&running);
+        self.lanes.resize_with(self.places.opened(), Vec::new);
+        let mut nodes = vec![0.0; self.lanes.len()];
+        for (lane, (_, held)) in lanes.into_iter().zip(allocation) {
             nodes[lane] += *held as f64;
         }
         nodes
@@ -133,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trainer_keeps_its_lane_and_many_share_the_last() {
+    fn trainers_are_summed_up_by_lane() {
         let mut series = Series::default();
         let mut push = |allocation: &[(u64, usize)]| {
             series.push(&Step::default(), allocation.iter().copied());
@@ -144,7 +131,7 @@ mod tests {
         push(&many);
         assert_eq!(series.lanes[0], [2.0, 5.0, 1.0]);
         assert_eq!(series.lanes[1], [3.0, 4.0, 1.0]);
-        assert_eq!(series.lanes.len(), MAX_LANES);
+        assert_eq!(series.lanes.len(), crate::lanes::MOST);
         let last = series.lanes.iter().map(|lane| lane[2]);
         assert_eq!(last.sum::<f64>(), 100.0);
     }
