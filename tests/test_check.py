@@ -169,7 +169,7 @@ class Check(ClusterTest):
         source = self.dir / "plugin.c"
         source.write_text(
             "#include <stdlib.h>\n"
-            "const unsigned int plugin_version = 24 << 16 | 11 << 8 | 5;\n"
+            "const unsigned int plugin_version = 20 << 16 | 11 << 8 | 9;\n"
             "__attribute__((constructor)) static void run(void) { abort(); }\n"
         )
         plugin = self.dir / "spank_bftrainer.so"
@@ -177,7 +177,7 @@ class Check(ClusterTest):
         self.plugin_lines(["optional {}".format(plugin)])
         found = [row for row in self.rows() if row["item"] == str(plugin)]
         self.assertEqual(len(found), 1)
-        self.assertRegex(found[0]["finding"], r"built for Slurm 24\.11, but [0-9.]+ runs")
+        self.assertRegex(found[0]["finding"], r"built for Slurm 20\.11, but [0-9.]+ runs")
         plugin.write_text("no shared object")
         found = [row for row in self.rows() if row["item"] == str(plugin)]
         self.assertEqual(found[0]["finding"], "not a shared object")

@@ -162,3 +162,109 @@ fn a_better_class_of_which_it_may_have_too_few_keeps_no_trainer_from_growing_whe
     ];
     assert_eq!(live_through(&setup, &ops).unsettled(), None);
 }
+
+#[test]
+fn what_saving_takes_is_known_before_the_next_generation_starts() {
+    let setup = Setup {
+        seed: 13_611_028_342_452_112_213,
+        nodes: 10,
+        begin_s: 0.0,
+        config: EngineConfig {
+            horizon_s: 60.0,
+            vacate_lead_s: 5.0,
+            worker_start_timeout_s: 40.0,
+            adopt_timeout_s: 20.0,
+            quarantine_max_s: 240.0,
+            learn: false,
+            ..EngineConfig::default()
+        },
+        faults: true,
+        progress: true,
+        classes: 1,
+        limits: Limits {
+            all: None,
+            per_owner: None,
+        },
+        free_restarts: true,
+    };
+    let free = |first, count| Op::Free {
+        first,
+        count,
+        stay_s: None,
+    };
+    let submit = |owner, min, more, weight, parallel| Op::Submit {
+        owner,
+        min,
+        more,
+        weight,
+        parallel,
+        asks: Asks {
+            classes: 0,
+            excluded: None,
+        },
+    };
+    let ops = [
+        (2, free(201, 6)),
+        (
+            0,
+            Op::Resize {
+                trainer: 0,
+                min: 1,
+                more: 0,
+            },
+        ),
+        (0, Op::CutOff { node: 0 }),
+        (0, Op::CutOff { node: 0 }),
+        (0, Op::Reclass { node: 0, class: 0 }),
+        (0, Op::Doubt),
+        (
+            0,
+            Op::Plan {
+                first: 56,
+                count: 1,
+                in_s: Some(156),
+            },
+        ),
+        (13, Op::CutOff { node: 0 }),
+        (15, Op::Reclass { node: 0, class: 0 }),
+        (23, free(10, 1)),
+        (18, Op::CutOff { node: 0 }),
+        (17, submit(0, 1, 3, 1, 62)),
+        (0, submit(1, 2, 6, 1, 63)),
+        (95, free(110, 1)),
+        (
+            667,
+            Op::Plan {
+                first: 57,
+                count: 1,
+                in_s: None,
+            },
+        ),
+        (90, free(103, 7)),
+        (0, free(0, 1)),
+        (
+            475,
+            Op::Take {
+                first: 189,
+                count: 2,
+            },
+        ),
+        (
+            8,
+            Op::ProgramFails {
+                trainer: 127,
+                rank: 0,
+                preempted: true,
+            },
+        ),
+        (
+            5,
+            Op::Flap {
+                node: 39,
+                away_ds: 43,
+            },
+        ),
+        (57, free(0, 1)),
+    ];
+    live_through(&setup, &ops);
+}

@@ -177,8 +177,8 @@ impl Engine {
         };
         let is_master = run.members.first() == Some(&node);
         let ordered = matches!(run.state, RunState::Stopping { .. });
-        if let RunState::Stopping { waiting, .. } = &mut run.state {
-            waiting.remove(&node);
+        if let Some(save_s) = run.answered_stop(node, now_s) {
+            self.measure_save(trainer, save_s);
         }
         match outcome {
             Outcome::Exited if is_master => self.finish(trainer, 0),

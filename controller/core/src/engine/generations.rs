@@ -9,6 +9,24 @@ use crate::node::NodeId;
 use crate::pool::Phase;
 use crate::trainer::{Run, RunState, Trainer, TrainerId};
 
+impl Run {
+    /// A member's ranks have ended. When all have that were told to save and stop, how long
+    /// that took, seconds.
+    pub(super) fn answered_stop(&mut self, node: NodeId, now_s: f64) -> Option<f64> {
+        let RunState::Stopping {
+            waiting,
+            deadline_s,
+            grace_s,
+        } = &mut self.state
+        else {
+            return None;
+        };
+        let is_last = waiting.remove(&node) && waiting.is_empty();
+        let could_save = *grace_s > 0.0 && !self.lost_member;
+        (is_last && could_save).then_some(now_s - (*deadline_s - *grace_s - STOP_ANSWER_S))
+    }
+}
+
 impl Engine {
     pub(super) fn drive_generation(&mut self, now_s: f64, trainer: TrainerId, roster: &Roster) {
         let run = self.run(trainer);
@@ -83,10 +101,6 @@ impl Engine {
         };
         waiting.retain(|node| roster.may_run_on(*node));
         if waiting.is_empty() {
-            let began_s = *deadline_s - *grace_s - STOP_ANSWER_S;
-            if *grace_s > 0.0 && !run.lost_member {
-                self.measure_save(trainer, now_s - began_s);
-            }
             self.end_generation(now_s, trainer);
             let roster = self.roster(now_s, trainer, roster.nodes.clone());
             self.start_generation(now_s, trainer, &roster);
@@ -106,6 +120,8 @@ impl Engine {
         self.wake_at(deadline_s);
     }
 
+    /// Learns how long ranks take to save and end; before the next decision, as nodes are
+    /// vacated that much ahead of their planned ends.
     pub(super) fn measure_save(&mut self, trainer: TrainerId, save_s: f64) {
         let lead_s = self.vacate_lead_s(trainer);
         if let Some(known) = self.trainers.get_mut(&trainer) {
