@@ -268,3 +268,83 @@ fn what_saving_takes_is_known_before_the_next_generation_starts() {
     ];
     live_through(&setup, &ops);
 }
+
+#[test]
+fn who_missed_a_live_generation_is_not_told_of_it_once_a_member_has_gone() {
+    let setup = Setup {
+        seed: 10_671_512_076_716_976_567,
+        nodes: 12,
+        begin_s: 0.0,
+        config: EngineConfig {
+            horizon_s: 60.0,
+            vacate_lead_s: 5.0,
+            worker_start_timeout_s: 40.0,
+            adopt_timeout_s: 20.0,
+            quarantine_max_s: 240.0,
+            learn: false,
+            ..EngineConfig::default()
+        },
+        faults: true,
+        progress: true,
+        classes: 1,
+        limits: Limits {
+            all: None,
+            per_owner: None,
+        },
+        free_restarts: true,
+    };
+    let free = |first, count| Op::Free {
+        first,
+        count,
+        stay_s: None,
+    };
+    let submit = |owner, min, more, weight, parallel| Op::Submit {
+        owner,
+        min,
+        more,
+        weight,
+        parallel,
+        asks: Asks {
+            classes: 0,
+            excluded: None,
+        },
+    };
+    let ops = [
+        (9, free(160, 1)),
+        (0, submit(0, 2, 5, 1, 1)),
+        (21, Op::Doubt),
+        (
+            19,
+            Op::ProgramFails {
+                trainer: 0,
+                rank: 0,
+                preempted: false,
+            },
+        ),
+        (0, free(112, 1)),
+        (0, free(29, 5)),
+        (7, Op::Snapshot),
+        (29, Op::CutOff { node: 0 }),
+        (72, Op::Doubt),
+        (13, free(70, 1)),
+        (
+            0,
+            Op::Crash {
+                node: 142,
+                noticed: true,
+            },
+        ),
+        (549, Op::Reclass { node: 0, class: 0 }),
+        (
+            34,
+            Op::Flap {
+                node: 14,
+                away_ds: 22,
+            },
+        ),
+        (0, Op::EndTask { node: 92 }),
+        (3, free(0, 1)),
+        (0, Op::RestartController { away_ds: 1 }),
+    ];
+    live_through(&setup, &ops);
+}

@@ -161,12 +161,18 @@ impl Engine {
     }
 
     /// Tells all members of a generation who its members are: newcomers start their ranks,
-    /// the others go on, and those that know already say so again.
+    /// the others go on, and those that know already say so again. Where a member has gone
+    /// the next generation will tell.
     pub(super) fn tell_again(&mut self, trainer: TrainerId) {
         let Some(run) = self.run(trainer) else {
             return;
         };
-        if !matches!(run.state, RunState::Stopping { .. }) {
+        let is_there = |node: &NodeId| {
+            let node = self.pool.get(*node);
+            node.is_some_and(|it| it.keeps_worker_of(trainer))
+        };
+        let is_whole = run.members.iter().all(is_there);
+        if is_whole && !matches!(run.state, RunState::Stopping { .. }) {
             let (generation, members) = (run.number, run.members.clone());
             self.actions.push(Action::Start {
                 trainer,
