@@ -181,6 +181,11 @@ impl World {
             ranks.members = members.to_vec();
             return self.update(id, generation);
         }
+        let prepared = agent.ranks.as_ref().map(|ranks| ranks.generation);
+        let pending = agent.pending.as_ref().map(|(pending, _)| *pending);
+        if [prepared, pending].contains(&Some(generation)) {
+            return;
+        }
         if generation <= agent.newest_seen {
             let newest_generation = agent.newest_seen;
             let fenced = Outcome::Fenced { newest_generation };
