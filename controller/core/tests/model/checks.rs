@@ -221,6 +221,12 @@ impl World {
 
     fn check_start(&mut self, trainer: TrainerId, generation: u64, members: &[NodeId]) {
         let known = &self.engine.trainers()[&trainer];
+        let started = self.trainers.get(&trainer).map(|program| program.started);
+        if known.is_live && started == Some(generation) {
+            // Live members are told again of the one in which they are, whatever has
+            // happened to others since.
+            return;
+        }
         let (min, max) = (known.info.min_nodes, known.info.max_nodes);
         assert!(
             (min..=max).contains(&(members.len() as u32)),
@@ -254,9 +260,8 @@ impl World {
             );
         }
         if let Some(program) = self.trainers.get_mut(&trainer) {
-            // Live members may be told again of the one in which they are.
             assert!(
-                generation > program.started || known.is_live && generation == program.started,
+                generation > program.started,
                 "T{trainer} starts generation {generation} after {}",
                 program.started
             );
