@@ -11,6 +11,8 @@ for dir in "$TORCH_EXAMPLE_DIR" "$SLURM_SUBMIT_DIR" "$SLURM_SUBMIT_DIR/examples/
     [ -f "$dir/train.py" ] && break
 done
 
+export USE_LIBUV=0 # Debian's PyTorch has none.
+
 # In single quotes: the variables are those of each generation. -r and -t change nothing for
 # fewer than ten ranks a node; without them torchrun 1.13 fails under Python 3.11.
 export TRAIN="$dir/train.py" RANKS_PER_NODE="${RANKS_PER_NODE:-1}"

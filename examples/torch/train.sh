@@ -12,5 +12,7 @@ for dir in "$TORCH_EXAMPLE_DIR" "$SLURM_SUBMIT_DIR" "$SLURM_SUBMIT_DIR/examples/
     [ -f "$dir/train.py" ] && break
 done
 
+export USE_LIBUV=0 # Debian's PyTorch has none.
+
 # exec: it is python that must get SIGTERM, not a shell that dies of it.
 exec python3 "$dir/train.py" "$@"

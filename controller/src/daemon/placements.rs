@@ -85,7 +85,7 @@ impl Brain {
         }
         let was_here = |task: &Task| {
             let left = task.left.as_ref();
-            left.is_some_and(|(node, _)| *node == wanted.node)
+            left.is_some_and(|(node, _)| node.as_ref().is_none_or(|it| *it == wanted.node))
         };
         let just_left = |task: &Task| {
             let left = task.left.as_ref();

@@ -93,8 +93,8 @@ pub struct Task {
     pub requeue: bool,
     /// What was asked of it.
     pub plan: Plan,
-    /// The node that it left last and when, epoch seconds.
-    pub left: Option<(String, f64)>,
+    /// The node that it left last, if that is known, and when, epoch seconds.
+    pub left: Option<(Option<String>, f64)>,
     /// It has ended and Slurm won't queue it again.
     pub given_up: bool,
     /// Since when it runs without an agent though its trainer has ended, epoch seconds.
@@ -199,7 +199,8 @@ impl Task {
             wait_reason: 0,
             requeue: true,
             plan: Plan::Rest,
-            left: None,
+            // Slurm's submit time is that of the last requeue.
+            left: (record.restart_count > 0).then_some((None, record.submit_time_s as f64)),
             given_up: false,
             alone_since_s: None,
         };
@@ -274,7 +275,7 @@ impl Task {
 
     fn leave(&mut self, node: &str, now_s: f64) {
         self.plan = Plan::Rest;
-        self.left = Some((node.to_owned(), now_s));
+        self.left = Some((Some(node.to_owned()), now_s));
     }
 
     /// Whether a task of an ended trainer has run for `patience_s` without an agent that
