@@ -214,7 +214,7 @@ pub enum ToAgent {
     Heartbeat,
     /// Start the ranks of a generation; live ranks that run go on in it.
     Start(Start),
-    /// Stop the ranks of `generation`: SIGTERM, SIGKILL after `grace_s` (0: at once).
+    /// Stop the ranks of `generation`, live ones of an older one as well: SIGTERM, SIGKILL after `grace_s` (0: at once).
     Stop {
         /// The generation.
         generation: u64,

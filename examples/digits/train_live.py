@@ -122,7 +122,8 @@ class Group(train.Collective):
         deadline = time.monotonic() + self.timeout_s
         self.generation, self.hosts = read_hostfile()
         while self.node not in self.hosts:
-            # The file of the generation before this process was the first one's last.
+            # This node is left out: SIGTERM is on its way, or a newer host file, which
+            # raises PeersLost.
             self._check_wait(deadline, "the host file does not name {}".format(self.node))
             time.sleep(train.SIGNAL_CHECK_S)
         self.rank, self.world_size = self.hosts.index(self.node), len(self.hosts)

@@ -254,7 +254,10 @@ impl PoolNode {
     /// Whether ranks of `trainer`'s run here, as far as is known.
     pub fn may_run(&self, trainer: TrainerId) -> bool {
         self.worker_of(trainer).is_some_and(|worker| {
-            matches!(worker.phase, Phase::Found | Phase::Member | Phase::Stale)
+            matches!(
+                worker.phase,
+                Phase::Found | Phase::Member | Phase::Stale { .. }
+            )
         })
     }
 }
@@ -281,8 +284,12 @@ pub enum Phase {
     Ready,
     /// It belongs to the trainer's current generation.
     Member,
-    /// It runs ranks of a generation that is no longer current; told to stop.
-    Stale,
+    /// It runs ranks that are told to stop: of an older generation, or of a live one that it
+    /// leaves.
+    Stale {
+        /// Whether they have the grace to save.
+        may_save: bool,
+    },
     /// Told to leave; its task goes back to the queue.
     Leaving,
 }

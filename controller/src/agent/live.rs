@@ -43,7 +43,7 @@ impl Session {
         self.newest_seen = self.newest_seen.max(start.generation);
         generation.start = start.clone();
         if let Some(tee) = &self.tee {
-            tee.is_first(start.node_rank == 0);
+            tee.set_first(start.node_rank == 0);
         }
         Preparing::cancel(&mut self.preparing);
         self.pending = generation.is_running().then_some(start);

@@ -52,7 +52,7 @@ impl Tee {
     }
 
     /// Whether the rank is rank 0 from now on.
-    pub fn is_first(&self, is_first: bool) {
+    pub fn set_first(&self, is_first: bool) {
         self.log.is_wanted.store(is_first, Ordering::Relaxed);
     }
 

@@ -207,7 +207,7 @@ impl Brain {
                         Phase::Placed | Phase::Found => "starting",
                         Phase::Ready => "ready",
                         Phase::Member => "training",
-                        Phase::Stale => "stopping",
+                        Phase::Stale { .. } => "stopping",
                         Phase::Leaving => "leaving",
                     },
                     (None, Some(_)) => "quarantine",

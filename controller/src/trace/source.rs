@@ -86,8 +86,8 @@ pub struct SourceArgs {
     /// SWF: when jobs start
     #[arg(long, value_enum, default_value_t)]
     pub schedule: Schedule,
-    /// Zone of times that have none, in a dump of sacct and above, such as Europe/Berlin; else
-    /// this machine's
+    /// Zone of times that have none, in a dump of sacct, --from and --until, such as Europe/Berlin;
+    /// else this machine's
     #[arg(long, value_name = "ZONE", value_parser = parse_zone)]
     pub time_zone: Option<TimeZone>,
 }

@@ -81,7 +81,8 @@ impl Engine {
         let patience_s = match worker.phase {
             Phase::Placed | Phase::Found => self.config.worker_start_timeout_s,
             Phase::Leaving if !is_closing() => LEAVE_AGAIN_S,
-            Phase::Stale => self.stale_grace_s(worker.trainer) + STOP_ANSWER_S,
+            Phase::Stale { may_save: true } => self.config.grace_s + STOP_ANSWER_S,
+            Phase::Stale { may_save: false } => STOP_ANSWER_S,
             Phase::Leaving | Phase::Ready | Phase::Member => return None,
         };
         Some(worker.since_s + patience_s)

@@ -200,7 +200,7 @@ pub enum Action {
         /// In words.
         reason: String,
     },
-    /// Start a generation.
+    /// Start a generation. Live members that run go on in it.
     Start {
         /// Whose.
         trainer: TrainerId,

@@ -226,11 +226,11 @@ impl Engine {
     /// Whether it was a worker's ranks of a generation that is not current.
     fn stale_worker_stopped(&mut self, now_s: f64, trainer: TrainerId, node: NodeId) -> bool {
         let worker = self.pool.get(node).and_then(|node| node.worker_of(trainer));
-        let Some(worker) = worker.filter(|worker| worker.phase == Phase::Stale) else {
+        let Some((Phase::Stale { may_save }, ordered_s)) = worker.map(|it| (it.phase, it.since_s))
+        else {
             return false;
         };
-        let ordered_s = worker.since_s;
-        if self.is_live(trainer) {
+        if may_save {
             self.measure_save(trainer, now_s - ordered_s);
         }
         self.set_phase(now_s, node, trainer, Phase::Ready);

@@ -27,14 +27,6 @@ impl Engine {
         known.is_some_and(|known| known.is_live)
     }
 
-    /// How long ranks of an older generation may take to stop, seconds.
-    pub(super) fn stale_grace_s(&self, trainer: TrainerId) -> f64 {
-        match self.is_live(trainer) {
-            true => self.config.grace_s,
-            false => 0.0,
-        }
-    }
-
     /// Lets the next generation follow a running one when its membership has to change.
     pub(super) fn adjust_live(&mut self, now_s: f64, trainer: TrainerId, roster: &Roster) {
         let Some(known) = self.trainers.get(&trainer) else {
@@ -123,7 +115,7 @@ impl Engine {
             });
         }
         for node in &members.leaving {
-            self.set_phase(now_s, *node, trainer, Phase::Stale);
+            self.set_phase(now_s, *node, trainer, Phase::Stale { may_save: true });
         }
     }
 

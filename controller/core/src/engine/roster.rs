@@ -24,7 +24,7 @@ pub(super) struct Roster {
     /// Until when workers that were found may run ranks of which their agents, on
     /// their way back, will tell, epoch seconds.
     pub adopts_until_s: Option<f64>,
-    /// Whether ranks of an older generation are being killed.
+    /// Whether ranks of an older generation are ending.
     pub has_stale: bool,
 }
 
@@ -84,7 +84,7 @@ impl Engine {
                 roster.running.push(*id);
             }
             match worker.map(|worker| (worker.phase, worker.since_s)) {
-                Some((Phase::Stale, _)) => roster.has_stale = true,
+                Some((Phase::Stale { .. }, _)) => roster.has_stale = true,
                 Some((Phase::Found, since_s)) => {
                     let until_s = since_s + self.config.adopt_timeout_s;
                     if now_s < until_s {

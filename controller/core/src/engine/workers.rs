@@ -2,9 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Action;
-use super::Engine;
 use super::deadlines::STOP_ANSWER_S;
+use super::{Action, Engine};
 use crate::node::NodeId;
 use crate::pool::Phase;
 use crate::trainer::{Run, RunState, TrainerId, TrainerState};
@@ -52,11 +51,11 @@ impl Engine {
                     // It may be about to start ranks: it answers when it is told to stop.
                     self.kill_stale(now_s, trainer, node, newest_generation);
                 }
-                Phase::Stale if is_live => {
+                Phase::Stale { .. } if is_live => {
                     // The order to stop may be lost, and it be about to start ranks.
                     self.kill_stale(now_s, trainer, node, newest);
                 }
-                Phase::Placed | Phase::Found | Phase::Stale => {
+                Phase::Placed | Phase::Found | Phase::Stale { .. } => {
                     self.set_phase(now_s, node, trainer, Phase::Ready);
                 }
                 Phase::Member => self.member_without_ranks(now_s, trainer, node),
@@ -148,7 +147,8 @@ impl Engine {
         node: NodeId,
         generation: u64,
     ) {
-        self.set_phase(now_s, node, trainer, Phase::Stale);
+        let phase = Phase::Stale { may_save: false };
+        self.set_phase(now_s, node, trainer, phase);
         self.actions.push(Action::Stop {
             trainer,
             generation,

@@ -249,7 +249,7 @@ fn ranks_of_an_older_generation_are_killed_before_another_starts() {
         newest_generation: 7,
     };
     assert_eq!(bench.tell(vec![behind]), [stop(1, 6, &[0], 0.0)]);
-    assert_eq!(bench.phase(0), Some(Phase::Stale));
+    assert_eq!(bench.phase(0), Some(Phase::Stale { may_save: false }));
     bench.tell(vec![hello(1, 1)]);
     assert_eq!(bench.pass(8), []);
     let actions = bench.tell(vec![stopped(1, 0, 6, Outcome::Stopped)]);

@@ -41,10 +41,23 @@ fn who_leaves_stops_with_grace_while_the_others_go_on() {
     assert_eq!(actions, [stop(1, 1, &[2], 30.0), start(1, 2, &[0, 1])]);
     bench.tell(vec![started(1, 0, 2), started(1, 1, 2)]);
     assert_eq!(bench.running_on(1), [0, 1]);
-    assert_eq!(bench.phase(2), Some(Phase::Stale));
+    assert_eq!(bench.phase(2), Some(Phase::Stale { may_save: true }));
     bench.now_s += 7.0;
     let actions = bench.tell(vec![stopped(1, 2, 1, Outcome::Stopped)]);
     assert_eq!(leaving(&actions), [2]);
+    assert_eq!(bench.trainer(1).save_s, Some(7.0));
+}
+
+#[test]
+fn ranks_that_are_killed_do_not_tell_how_long_saving_takes() {
+    let mut bench = training(3, 3);
+    bench.tell(vec![Event::TrainerChanged(info(1, 1, 2))]);
+    bench.tell(vec![started(1, 0, 2), started(1, 1, 2)]);
+    bench.now_s += 7.0;
+    bench.tell(vec![stopped(1, 2, 1, Outcome::Stopped)]);
+    bench.tell(vec![hello(1, 1)]);
+    assert_eq!(bench.phase(1), Some(Phase::Stale { may_save: false }));
+    bench.tell(vec![stopped(1, 1, 2, Outcome::Stopped)]);
     assert_eq!(bench.trainer(1).save_s, Some(7.0));
 }
 

@@ -202,8 +202,4 @@ export class Scaling {
   resize() {
     this.chart?.setSize(this.size());
   }
-
-  redraw() {
-    this.chart?.redraw();
-  }
 }
