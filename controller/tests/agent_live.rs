@@ -134,7 +134,7 @@ async fn who_becomes_rank_0_reports_is_logged_and_decides() {
     let mut task = setup.run();
     let mut agent = stage.controller.welcomed().await;
     told(&mut agent, 1, 1, &["n0", "n1"]).await;
-    stage.dir.line("pids").await;
+    assert_eq!(stage.dir.line("out").await, "before");
     told(&mut agent, 2, 0, &["n1"]).await;
     let progress = loop {
         if let Some(FromAgent::Progress(progress)) = agent.next().await {

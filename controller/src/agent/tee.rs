@@ -87,11 +87,12 @@ fn copy(
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => break,
             };
+            // First, so that what is seen in our output has its place in the log or none.
+            log.append(bytes);
             if let Some(Err(error)) = ours.as_mut().map(|file| file.write_all(bytes)) {
                 say!("{what} can't be passed on and is dropped from here on: {error}");
                 ours = None;
             }
-            log.append(bytes);
         }
         let _ = ended.send(());
     };
