@@ -249,7 +249,7 @@ impl Engine {
 
     /// The generation of `trainer` when it has the number `generation`.
     pub(super) fn run_of(&mut self, trainer: TrainerId, generation: u64) -> Option<&mut Run> {
-        let run = self.trainers.get_mut(&trainer)?.run.as_mut()?;
+        let run = self.run_mut(trainer)?;
         (run.number == generation).then_some(run)
     }
 

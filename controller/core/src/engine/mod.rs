@@ -229,7 +229,7 @@ impl Engine {
         }
         self.decide_and_drive(now_s);
         self.wake_at_workers_deadlines();
-        self.stop_nobody_who_is_gone();
+        self.drop_what_is_over();
         if let Some(time_s) = self.wake_at_s {
             self.actions.push(Action::WakeAt { time_s });
         }
@@ -238,7 +238,7 @@ impl Engine {
 
     /// A worker that was told to stop may have been lost in the same event, and live members
     /// told of a generation that is over.
-    fn stop_nobody_who_is_gone(&mut self) {
+    fn drop_what_is_over(&mut self) {
         let (pool, trainers) = (&self.pool, &self.trainers);
         self.actions.retain_mut(|action| match action {
             Action::Start {

@@ -10,11 +10,7 @@ impl Engine {
     /// Whether `node` may be used at `now_s`: to keep its worker or to get one.
     pub fn is_usable(&self, node: NodeId, now_s: f64) -> bool {
         let pool_node = self.pool.get(node);
-        pool_node.is_some_and(|pool_node| self.can_be_used(node, pool_node, now_s))
-    }
-
-    fn can_be_used(&self, id: NodeId, node: &PoolNode, now_s: f64) -> bool {
-        self.outlasts(node, now_s) && !self.is_quarantined(id, now_s)
+        pool_node.is_some_and(|it| self.outlasts(it, now_s)) && !self.is_quarantined(node, now_s)
     }
 
     /// Whether the node's planned end, if any, leaves time to use it.
