@@ -81,6 +81,8 @@ impl Milp {
         known.shares = search(&table, &prices, &known, search_until);
         let value = table.total(&known.shares);
         known.optimal = value >= known.bound - rounding(&table);
+        // A sum of rounded prices may fall short of what was found.
+        known.bound = known.bound.max(value);
         report(&known);
         if known.optimal {
             return Ok(known);
@@ -143,7 +145,7 @@ fn take(
     known.optimal = run.status == Status::Optimal && most - value <= tolerance;
     known.bound = match known.optimal {
         true => value,
-        false => known.bound.min(most),
+        false => known.bound.min(most).max(value),
     };
     Ok(())
 }

@@ -218,9 +218,13 @@ fn take(request: &Request, reply: &Reply, heard: &mut Heard) -> Result<(), Fault
     let most = request.max_change.unwrap_or(u32::MAX);
     let changes_little =
         demands.all(|(demand, share)| share.nodes.abs_diff(demand.current.nodes) <= most);
+    // An objective near nothing can be the difference of large values, rounded.
+    let values = shares.iter().enumerate();
+    let values = values.filter_map(|(trainer, &share)| problem.value(trainer, share));
+    let least = objective - 1e-6 * values.map(f64::abs).sum::<f64>();
     let is_bounded = reply
         .bound
-        .is_none_or(|bound| bound.is_finite() && bound >= objective - 1e-6 * objective.abs());
+        .is_none_or(|bound| bound.is_finite() && bound >= least);
     if !changes_little || !is_bounded {
         return Err(Fault::Garbled);
     }
