@@ -16,7 +16,7 @@ from cluster import ROOT, ClusterTest
 
 SHIPPED = """
 bin/bftrainer sbin/bftrainerd lib/slurm/spank_bftrainer.so
-lib/systemd/system/bftrainerd.service lib/tmpfiles.d/bftrainer.conf
+lib/systemd/system/bftrainerd.service lib/tmpfiles.d/bftrainerd.conf
 share/bftrainer/plugstack.conf share/bftrainer/job_submit.lua share/bftrainer/bftrainer.toml
 share/bftrainer/bftrainer_progress.py share/bftrainer/alerts.yml
 share/bftrainer/grafana-dashboard.json
