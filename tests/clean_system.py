@@ -4,6 +4,7 @@ removed and purged, in the chroot that the environment's BFT_CLEAN_SYSTEM names.
 Run: scripts/test-packages FOLDER
 """
 
+import json
 import os
 import pathlib
 import re
@@ -16,6 +17,7 @@ import unittest
 from cluster import PATIENCE_S, await_state, free_port
 
 SYSTEM = pathlib.Path(os.environ["BFT_CLEAN_SYSTEM"])
+OURS = SYSTEM / "test"  # The packages, and logs.
 CONFIGURATION = SYSTEM / "etc/bftrainer/bftrainer.toml"
 STATE = SYSTEM / "var/lib/bftrainer"
 UNIT = SYSTEM / "usr/lib/systemd/system/bftrainerd.service"
@@ -80,12 +82,12 @@ def version(package):
 
 
 def named_bftrainer():
-    """All paths with our name in them, without what apt and this test keep."""
-    own = {SYSTEM / "packages", SYSTEM / "proc", SYSTEM / "sys", SYSTEM / "dev"}
+    """All paths with our name in them, without this test's own and what man keeps."""
+    left_out = {OURS, *(SYSTEM / name for name in ("proc", "var/cache"))}
     found = []
     for folder, folders, files in os.walk(SYSTEM):
         path = pathlib.Path(folder)
-        folders[:] = [name for name in folders if path / name not in own]
+        folders[:] = [name for name in folders if path / name not in left_out]
         found += [str(path / name) for name in [*folders, *files] if "bftrainer" in name]
     return sorted(path.removeprefix(str(SYSTEM)) for path in found)
 
@@ -110,7 +112,10 @@ class CleanSystem(unittest.TestCase):
         daemon = self.start_daemon()
         self.assert_check_is_clean()
         self.assertEqual(ok("bftrainer", "queue", "-h"), "")
-        self.assertIn("n1", ok("bftrainer", "nodes", "-h"))
+        self.wait(
+            lambda: json.loads(ok("bftrainer", "show", "--json"))[0]["slurm_looks"] > 1,
+            "bftrainerd has looked at slurmctld",
+        )
         self.step("bftrainerd and check")
         self.upgrade(daemon)
         self.stop(daemon)
@@ -128,17 +133,17 @@ class CleanSystem(unittest.TestCase):
 
     def install(self):
         ok("apt-get", "update", "-qq")
-        packages = ["/" + str(path.relative_to(SYSTEM)) for path in SYSTEM.glob("packages/*.deb")]
+        packages = ["/" + str(path.relative_to(SYSTEM)) for path in OURS.glob("*.deb")]
         self.assertEqual(len(packages), 2)
         apt("install", *packages)
         self.step("install, with all that they need")
 
     def upgrade(self, daemon):
         """To packages that differ in version and in the configuration that they ship."""
-        old = CONFIGURATION.read_text()
-        packages = [self.newer(path) for path in sorted(SYSTEM.glob("packages/*.deb"))]
+        old, release = CONFIGURATION.read_text(), version("bftrainer")
+        packages = [self.newer(path) for path in sorted(OURS.glob("*.deb"))]
         apt("install", *packages)
-        self.assertEqual(version("bftrainer"), "installed 0.1.0-2")
+        self.assertEqual(version("bftrainer"), release.removesuffix("-1") + "-2")
         self.assertEqual(CONFIGURATION.read_text(), old)
         self.assertIn("# New.", CONFIGURATION.with_suffix(".toml.dpkg-dist").read_text())
         # Where systemd runs, the package has it restart the daemon.
@@ -165,9 +170,9 @@ class CleanSystem(unittest.TestCase):
         folder = package.with_suffix("")
         subprocess.run(["dpkg-deb", "--raw-extract", package, folder], check=True)
         control = folder / "DEBIAN/control"
-        text = control.read_text()
-        self.assertIn("\nVersion: 0.1.0-1\n", text)
-        control.write_text(text.replace("\nVersion: 0.1.0-1\n", "\nVersion: 0.1.0-2\n"))
+        text, changes = re.subn(r"^(Version: .*)-1$", r"\1-2", control.read_text(), flags=re.MULTILINE)
+        self.assertEqual(changes, 1, text)
+        control.write_text(text)
         shipped = folder / "etc/bftrainer/bftrainer.toml"
         if shipped.exists():
             shipped.write_text(shipped.read_text() + "# New.\n")
@@ -226,7 +231,7 @@ class CleanSystem(unittest.TestCase):
 
     def start(self, user, *command, **environment):
         uid, gid = account(user)
-        log = open(SYSTEM / "tmp/{}.log".format(pathlib.Path(command[0]).name), "a")
+        log = open(OURS / "{}.log".format(pathlib.Path(command[0]).name), "a")
         self.addCleanup(log.close)
         ids = ["setpriv", "--reuid", str(uid), "--regid", str(gid), "--init-groups", "--"]
         daemon = subprocess.Popen(
@@ -283,7 +288,7 @@ class CleanSystem(unittest.TestCase):
         await_state(predicate, what, PATIENCE_S, self.logs)
 
     def logs(self):
-        return "\n".join(path.read_text() for path in SYSTEM.glob("tmp/*.log"))
+        return "\n".join(path.read_text() for path in OURS.glob("*.log"))
 
 
 if __name__ == "__main__":

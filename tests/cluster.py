@@ -95,6 +95,17 @@ class Cluster:
     def stop_controller(self):
         self.dev_cluster("stop-bftrainerd")
 
+    def foreground(self, bftrainerd, **environment):
+        """Starts this bftrainerd as SlurmUser; the process, which is the caller's to end."""
+        command = [str(bftrainerd), "--config", str(self.dir / "bftrainer.toml")]
+        if os.geteuid() == 0:
+            command = ["setpriv", "--reuid", "slurm", "--regid", "slurm", "--init-groups", "--", *command]
+        mark = {"BFT_DEV_CLUSTER_DAEMON": str(self.dir)}
+        with open(self.dir / "log/bftrainerd.log", "ab") as log:
+            return subprocess.Popen(
+                command, cwd="/", env={**self.env, **mark, **environment}, stderr=log
+            )
+
     def stop_slurmctld(self):
         pid = self.pid_of("slurmctld")
         os.kill(pid, signal.SIGTERM)

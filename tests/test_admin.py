@@ -149,12 +149,9 @@ class Orders(ClusterTest):
             listener.bind(path)
             os.chmod(path, 0o777)
             listener.settimeout(60)
-            command = ["bftrainerd", "--config", str(self.cluster.dir / "bftrainer.toml")]
-            if os.geteuid() == 0:
-                ids = ["--reuid", "slurm", "--regid", "slurm", "--init-groups"]
-                command = ["setpriv", *ids, "--", *command]
-            env = {**self.cluster.env, "NOTIFY_SOCKET": path, "WATCHDOG_USEC": "3000000"}
-            daemon = subprocess.Popen(command, cwd="/", env=env, stderr=subprocess.DEVNULL)
+            daemon = self.cluster.foreground(
+                "bftrainerd", NOTIFY_SOCKET=path, WATCHDOG_USEC="3000000"
+            )
             self.addCleanup(daemon.wait)
             self.addCleanup(daemon.kill)
             heard = ""

@@ -21,11 +21,7 @@ const VERSION_SYMBOL: &[u8] = b"plugin_version";
 pub(super) fn check(config: &Config, site: &Site, findings: &mut Findings) {
     let path = &site.conf.plugstack;
     let line = line(config);
-    let (entries, problems) = if path.as_os_str().is_empty() {
-        (Vec::new(), Vec::new())
-    } else {
-        plugstack::read(path)
-    };
+    let (entries, problems) = plugstack::read(path);
     let Some(index) = entries.iter().rposition(|entry| is_ours(&entry.plugin)) else {
         let said = if problems.is_empty() {
             String::new()

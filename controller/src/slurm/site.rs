@@ -58,7 +58,7 @@ pub struct SiteConf {
     pub power_saving: bool,
     /// SuspendExcParts.
     pub power_saving_except: Vec<String>,
-    /// PlugStackConfig; empty when slurmctld does not say.
+    /// The file that lists SPANK plugins.
     pub plugstack: PathBuf,
     /// PluginDir.
     pub plugin_dirs: Vec<PathBuf>,
@@ -191,8 +191,21 @@ fn conf_record(conf: &sys::slurm_conf_t) -> SiteConf {
         select_type: text::owned(conf.select_type),
         power_saving: suspends && !conf.suspend_program.is_null(),
         power_saving_except: words(text::owned(conf.suspend_exc_parts)),
-        plugstack: text::owned(conf.plugstack).into(),
+        plugstack: plugstack(
+            &text::owned(conf.plugstack),
+            std::env::var_os("SLURM_CONF")
+                .map_or_else(|| text::owned(conf.slurm_conf).into(), PathBuf::from),
+        ),
         plugin_dirs: std::env::split_paths(&text::owned(conf.plugindir)).collect(),
+    }
+}
+
+/// Unless PlugStackConfig names it, it is beside slurm.conf (slurm.conf(5)).
+fn plugstack(configured: &str, slurm_conf: PathBuf) -> PathBuf {
+    if configured.is_empty() {
+        slurm_conf.with_file_name("plugstack.conf")
+    } else {
+        configured.into()
     }
 }
 
@@ -219,5 +232,15 @@ fn partition_record(partition: &sys::partition_info_t) -> PartitionRecord {
         min_nodes: partition.min_nodes,
         qos: text::owned(partition.qos_char),
         is_up: partition.state_up & up == up,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn plugins_are_listed_beside_slurm_conf_unless_another_file_is_named() {
+        let beside = |configured| super::plugstack(configured, "/etc/slurm/slurm.conf".into());
+        assert_eq!(beside(""), *"/etc/slurm/plugstack.conf");
+        assert_eq!(beside("/opt/plugins.conf"), *"/opt/plugins.conf");
     }
 }
