@@ -1,7 +1,7 @@
 """Plugin, agent and controller are replaced one after the other under a running training: it is
 neither lost nor started anew by that, learns what it learns undisturbed, and regular jobs and
-nodes don't notice. The new files are of the same build; that protocol versions N and N-1
-understand each other is tested with the protocol.
+nodes don't notice. The new files are of the same build; what peers of another version are told
+is tested in controller/tests/handshake.rs.
 
 Run: python3 tests/test_upgrade.py (after cargo build --release --workspace)
 """

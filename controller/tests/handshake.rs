@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bftrainer::wire::{
     ClientHello, MAX_FRAME_BYTES, PROTOCOL, Query, Request, ServerHello, ServerProof,
-    client_payload,
+    client_payload, server_payload,
 };
 use bftrainer_controller::munge::{self, MungeError};
 use bftrainer_controller::net::{self, Accepted, Connection, NetError, Settings};
@@ -205,6 +205,39 @@ async fn a_server_that_answers_with_an_old_proof_is_not_trusted() {
         client.await.unwrap(),
         Err(NetError::WrongCredential)
     ));
+}
+
+#[tokio::test]
+async fn a_peer_that_is_one_version_ahead_is_welcome_on_both_sides() {
+    let munged = Munged::start();
+    let settings = munged.settings();
+    let prove = |payload: String| munge::encode(payload.as_bytes(), Some(&munged.socket()));
+    let (mut client, server) = raw_client(&settings).await;
+    let hello: ServerHello = client.read().await;
+    client
+        .write(&ClientHello {
+            protocol: PROTOCOL + 1,
+            nonce: "client".into(),
+            credential: prove(client_payload(&hello.nonce, "client")).unwrap(),
+        })
+        .await;
+    let answer: ServerProof = client.read().await;
+    assert!(matches!(answer, ServerProof::Welcome { .. }), "{answer:?}");
+    let accepted = server.await.unwrap().unwrap();
+    assert_eq!(accepted.connection.peer_protocol(), PROTOCOL + 1);
+
+    let (mut server, client) = raw_server(&settings).await;
+    server
+        .write(&ServerHello {
+            protocol: PROTOCOL + 1,
+            oldest: PROTOCOL,
+            nonce: "server".into(),
+        })
+        .await;
+    let hello: ClientHello = server.read().await;
+    let credential = prove(server_payload("server", &hello.nonce)).unwrap();
+    server.write(&ServerProof::Welcome { credential }).await;
+    assert_eq!(client.await.unwrap().unwrap().peer_protocol(), PROTOCOL + 1);
 }
 
 #[tokio::test]
