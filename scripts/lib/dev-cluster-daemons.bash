@@ -155,7 +155,7 @@ start_bftrainerd() {
         "$release/bftrainerd" --config "$dir/bftrainer.toml") >>"$log" 2>&1 </dev/null 8<&- &
     child=$!
     printf '%d\n' "$child" >"$(pid_file bftrainerd)"
-    wait_until 15 listens_or_ended "$port" "$child" || die_with_log bftrainerd "bftrainerd does not listen on port $port"
+    wait_until 60 listens_or_ended "$port" "$child" || die_with_log bftrainerd "bftrainerd does not listen on port $port"
     process_exists "$child" || die_with_log bftrainerd "bftrainerd ended at its start"
 }
 

@@ -1,7 +1,7 @@
 """scripts/package: the Debian and the RPM packages hold what scripts/install puts, and do the
 same at installation, upgrade and removal. scripts/test-packages installs the Debian ones.
 
-Run: python3 tests/test_packages.py (after cargo build --release --workspace)
+Run: python3 tests/packages.py (after cargo build --release --workspace)
 """
 
 import os
