@@ -67,7 +67,8 @@ struct State<'a> {
     host: Option<String>,
     partition: &'a str,
     mode: Mode,
-    hidden: Hidden,
+    /// Whether slurm.conf's PrivateData hides jobs, and so names and reasons.
+    jobs_are_private: bool,
     /// Whether slurmctld has answered since the start.
     has_seen: bool,
     failed_looks_in_a_row: u32,
@@ -83,18 +84,9 @@ struct State<'a> {
     points: Vec<Point>,
 }
 
-/// What slurm.conf's PrivateData hides.
-#[derive(Serialize)]
-struct Hidden {
-    jobs: bool,
-    nodes: bool,
-    usage: bool,
-}
-
 /// What `/timeline.json` gives.
 #[derive(Serialize)]
 struct Timeline {
-    step_s: i64,
     points: Vec<Point>,
 }
 
@@ -105,7 +97,6 @@ impl Brain {
             Shown::Metrics => self.metrics_page(now_s),
             Shown::State => written(&self.state(now_s)),
             Shown::Timeline => written(&Timeline {
-                step_s: STEP_S,
                 points: self.timeline.newest(usize::MAX),
             }),
         }
@@ -128,11 +119,7 @@ impl Brain {
             host: host_name(),
             partition: &self.config.partition,
             mode: self.admin_orders.mode,
-            hidden: Hidden {
-                jobs: self.settings.private_jobs,
-                nodes: self.settings.private_nodes,
-                usage: self.settings.private_usage,
-            },
+            jobs_are_private: self.settings.private_jobs,
             has_seen: self.has_seen,
             failed_looks_in_a_row: self.failures_in_a_row,
             agents: self.agents.connected(),

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use bftrainer::wire::ToAgent;
 use bftrainer_core::engine::{Event, LossReason, PlaceFault};
+use bftrainer_core::node::NodeId;
 use bftrainer_core::pool::Phase;
 use bftrainer_core::trainer::TrainerId;
 
@@ -164,7 +165,16 @@ impl Brain {
                     if requeued {
                         self.taken_from(id, &node, Departure::Silent, now_s);
                     }
-                    self.loss(TrainerId(id), &node, closing, requeued, has_failed)
+                    let (trainer, node) = (TrainerId(id), self.engine.names.intern(&node));
+                    if closing {
+                        Event::WorkerGone { trainer, node }
+                    } else {
+                        let reason = match requeued {
+                            true => LossReason::Preempted,
+                            false => LossReason::Ended,
+                        };
+                        self.loss(trainer, node, reason, has_failed)
+                    }
                 }
             };
             events.push(event);
@@ -180,43 +190,30 @@ impl Brain {
 
     /// What it means that a task is no longer on its node though nobody told it to leave.
     fn loss(
-        &mut self,
+        &self,
         trainer: TrainerId,
-        node: &str,
-        closing: bool,
-        requeued: bool,
+        node: NodeId,
+        reason: LossReason,
         has_failed: bool,
     ) -> Event {
-        let node = self.engine.names.intern(node);
-        let worker = self
-            .engine
-            .pool()
-            .get(node)
-            .and_then(|it| it.worker_of(trainer));
+        let worker = self.engine.pool().get(node);
+        let worker = worker.and_then(|it| it.worker_of(trainer));
         let has_joined = worker.is_none_or(|worker| worker.phase != Phase::Placed);
-        if closing {
-            Event::WorkerGone { trainer, node }
-        } else if has_failed && !has_joined {
+        match has_failed && !has_joined {
+            false => Event::WorkerLost {
+                trainer,
+                node,
+                reason,
+            },
             // The agent is missing there, or the task's output file can't be written.
-            Event::PlaceFailed {
+            true => Event::PlaceFailed {
                 trainer,
                 node,
                 fault: PlaceFault::NodeOrTrainer,
                 reason: "its task failed before its agent had joined; the task's output file may \
                          tell why"
                     .to_owned(),
-            }
-        } else {
-            let reason = if requeued {
-                LossReason::Preempted
-            } else {
-                LossReason::Ended
-            };
-            Event::WorkerLost {
-                trainer,
-                node,
-                reason,
-            }
+            },
         }
     }
 

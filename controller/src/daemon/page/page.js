@@ -108,7 +108,7 @@ const showNotice = (state) => {
     !state.has_seen && "slurmctld has not answered yet since bftrainerd started",
     state.failed_looks_in_a_row > 0 && "slurmctld does not answer: nothing changes until it does",
     MODES[state.mode],
-    state.hidden.jobs && "PrivateData=jobs in slurm.conf: no names and no reasons are shown here",
+    state.jobs_are_private && "PrivateData=jobs in slurm.conf: no names and no reasons are shown here",
     state.version !== session.version && "bftrainerd has been replaced: load this page anew",
   ].filter(Boolean);
   place("notice").hidden = notices.length === 0;

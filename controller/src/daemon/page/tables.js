@@ -80,7 +80,7 @@ export const trainersTable = (place, session, allocation) => {
   });
   const show = table.show.bind(table);
   table.show = (rows) => {
-    for (const title of ["Name", "User", "Account"]) table.hide(title, session.state.hidden.jobs);
+    for (const title of ["Name", "User", "Account"]) table.hide(title, session.state.jobs_are_private);
     const known = new Set(rows.map((row) => row.jobid));
     for (const jobid of scalings.keys()) if (!known.has(jobid)) scalings.delete(jobid);
     show(rows);
