@@ -387,6 +387,15 @@ class ClusterTest(unittest.TestCase):
 
         return self.wait_for(trains, "T{} trains on {} nodes".format(trainer, nodes), deadline_s)
 
+    def wait_more(self, trainer, nodes, row):
+        """Until it trains on so many nodes with more samples than in `row`."""
+        return self.wait_for(
+            lambda: (found := self.trains(trainer, nodes))
+            and found["samples"] > row["samples"]
+            and found,
+            "T{} trains on {} nodes with more samples".format(trainer, nodes),
+        )
+
     def wait_ended(self, trainer, state, deadline_s=PATIENCE_S):
         """Waits until all its tasks have ended in Slurm's `state` and it has left the queue."""
 

@@ -38,6 +38,16 @@ def install(destdir, *words, **variables):
     return {str(p.relative_to(destdir)) for p in destdir.rglob("*") if not p.is_dir()}
 
 
+def enable(test, prefix):
+    """The cluster of `test` has the plugin and agent that are installed there, for this test."""
+    shipped = (prefix / "share/bftrainer/plugstack.conf").read_text()
+    drop_in = test.cluster.dir / "plugstack.conf.d/bftrainer.conf"
+    before = drop_in.read_text()
+    test.addCleanup(drop_in.write_text, before)
+    address = re.search("controller=([^ ]+)", before)[1]
+    drop_in.write_text(shipped.replace("127.0.0.1:7115", address))
+
+
 def subcommands(program, *words):
     """The visible subcommands that --help lists."""
     help_text = subprocess.run(
@@ -145,12 +155,7 @@ class Enabled(ClusterTest):
     def test_the_installed_plugin_and_agent_make_a_trainer_once_they_are_enabled(self):
         root = self.dir / "root"
         install(root, PREFIX=str(root / "usr"), SYSCONFDIR=str(root / "etc"), DESTDIR="")
-        shipped = (root / "usr/share/bftrainer/plugstack.conf").read_text()
-        drop_in = self.cluster.dir / "plugstack.conf.d/bftrainer.conf"
-        before = drop_in.read_text()
-        self.addCleanup(drop_in.write_text, before)
-        address = re.search("controller=([^ ]+)", before)[1]
-        drop_in.write_text(shipped.replace("127.0.0.1:7115", address))
+        enable(self, root / "usr")
         self.cluster.ok("bftrainer", "check")
         row = self.wait_trains(self.counter("1-2"), 2)
         self.assertEqual(row["nodes"], 2)

@@ -48,15 +48,6 @@ class OutageTest(ClusterTest):
         self.wait_ended(trainer, "COMPLETED")
         self.assert_counted()
 
-    def wait_more(self, trainer, nodes, row):
-        """Until it trains on so many nodes with more samples than in `row`."""
-        return self.wait_for(
-            lambda: (found := self.trains(trainer, nodes))
-            and found["samples"] > row["samples"]
-            and found,
-            "T{} trains on {} nodes with more samples".format(trainer, nodes),
-        )
-
     def wait_looks(self, looks):
         """Until the controller has looked at slurmctld so many times more, and told agents."""
         before = self.cluster.bftrainer("show")[0]["slurm_looks"]

@@ -8,12 +8,11 @@ Run: python3 tests/test_upgrade.py (after cargo build --release --workspace)
 
 import contextlib
 import os
-import re
 import shutil
 import unittest
 
 from cluster import PATIENCE_S
-from test_install import install
+from test_install import enable, install
 from training import FOR_EVER, SPEED, STEERED, TrainingTest
 
 PLUGIN = "lib/slurm/spank_bftrainer.so"
@@ -26,12 +25,7 @@ class Upgrade(TrainingTest):
         super().setUp()
         self.prefix = self.dir / "usr"
         self.install()
-        drop_in = self.cluster.dir / "plugstack.conf.d/bftrainer.conf"
-        before = drop_in.read_text()
-        self.addCleanup(drop_in.write_text, before)
-        shipped = (self.prefix / "share/bftrainer/plugstack.conf").read_text()
-        address = re.search("controller=([^ ]+)", before)[1]
-        drop_in.write_text(shipped.replace("127.0.0.1:7115", address))
+        enable(self, self.prefix)
         self.cluster.stop_controller()
         self.addCleanup(self.cluster.start_controller)
         self.addCleanup(self.stop_daemon)
@@ -132,12 +126,7 @@ class Upgrade(TrainingTest):
         self.assertEqual(
             os.readlink("/proc/{}/exe".format(self.daemon.pid)), str(self.prefix / CONTROLLER)
         )
-        after = self.wait_for(
-            lambda: (found := self.trains(trainer, row["nodes"]))
-            and found["samples"] > row["samples"]
-            and found,
-            "T{} trains on".format(trainer),
-        )
+        after = self.wait_more(trainer, row["nodes"], row)
         self.assertEqual(after["generation"], row["generation"])
         return after
 
