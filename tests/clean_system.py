@@ -92,6 +92,29 @@ def named_bftrainer():
     return sorted(path.removeprefix(str(SYSTEM)) for path in found)
 
 
+def repacked(package, word, pattern, replacement):
+    """The package with another line in its control file and another configuration; its path in
+    the chroot."""
+    folder = OURS / word / package.stem
+    folder.parent.mkdir(exist_ok=True)
+    subprocess.run(["dpkg-deb", "--raw-extract", package, folder], check=True)
+    control = folder / "DEBIAN/control"
+    text, changes = re.subn(pattern, replacement, control.read_text(), flags=re.MULTILINE)
+    if changes != 1:
+        raise AssertionError("{} lines of the control file changed: {}".format(changes, text))
+    control.write_text(text)
+    shipped = folder / "etc/bftrainer/bftrainer.toml"
+    if shipped.exists():
+        shipped.write_text(shipped.read_text() + "# New.\n")
+    new = OURS / word / package.name
+    subprocess.run(
+        ["dpkg-deb", "--build", "--root-owner-group", "-Znone", folder, new],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    return "/" + str(new.relative_to(SYSTEM))
+
+
 class CleanSystem(unittest.TestCase):
     """One life of the packages; its parts need each other."""
 
@@ -121,6 +144,7 @@ class CleanSystem(unittest.TestCase):
         self.stop(daemon)
         self.stop(self.start_daemon())
         self.step("bftrainerd of the new packages")
+        self.change_slurm()
         self.remove()
         self.purge()
 
@@ -141,8 +165,8 @@ class CleanSystem(unittest.TestCase):
     def upgrade(self, daemon):
         """To packages that differ in version and in the configuration that they ship."""
         old, release = CONFIGURATION.read_text(), version("bftrainer")
-        packages = [self.newer(path) for path in sorted(OURS.glob("*.deb"))]
-        apt("install", *packages)
+        later = [r"^(Version: .*)-1$", r"\1-2"]
+        apt("install", *(repacked(path, "later", *later) for path in OURS.glob("*.deb")))
         self.assertEqual(version("bftrainer"), release.removesuffix("-1") + "-2")
         self.assertEqual(CONFIGURATION.read_text(), old)
         self.assertIn("# New.", CONFIGURATION.with_suffix(".toml.dpkg-dist").read_text())
@@ -165,24 +189,16 @@ class CleanSystem(unittest.TestCase):
         self.assertIsNone(version("bftrainer"))
         self.step("purge")
 
-    def newer(self, package):
-        """The same package as a later release would be; its path in the chroot."""
-        folder = package.with_suffix("")
-        subprocess.run(["dpkg-deb", "--raw-extract", package, folder], check=True)
-        control = folder / "DEBIAN/control"
-        text, changes = re.subn(r"^(Version: .*)-1$", r"\1-2", control.read_text(), flags=re.MULTILINE)
-        self.assertEqual(changes, 1, text)
-        control.write_text(text)
-        shipped = folder / "etc/bftrainer/bftrainer.toml"
-        if shipped.exists():
-            shipped.write_text(shipped.read_text() + "# New.\n")
-        newer = package.with_suffix(".newer.deb")
-        subprocess.run(
-            ["dpkg-deb", "--build", "--root-owner-group", "-Znone", folder, newer],
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
-        return "/" + str(newer.relative_to(SYSTEM))
+    def change_slurm(self):
+        """A plugin for another Slurm takes the place of the one that is there."""
+        plugins = list(OURS.glob("later/bftrainer-plugin-*.deb"))
+        self.assertEqual(len(plugins), 1)
+        name = plugins[0].name.split("_")[0]
+        other = repacked(plugins[0], "other", r"^(Package: .*slurm).*$", r"\g<1>99.05")
+        apt("install", other)
+        self.assertEqual(version("bftrainer-plugin-slurm99.05"), version("bftrainer"))
+        self.assertNotIn("installed", (version(name) or "").split())
+        self.step("another Slurm's plugin")
 
     # What they hold.
 
