@@ -13,6 +13,7 @@ epoch's loss is that of one undisturbed rank to 1e-4.
 Exit codes: 0 finished, 143 told to leave, 1 anything else.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -165,7 +166,8 @@ class Replicas:
         self.state, self.load_state = state, load_state
         self.node, self.address = os.environ["BFT_NODE"], os.environ["BFT_NODE_ADDR"]
         self.folder = os.path.join(os.environ["BFT_CONTROL_DIR"], "lighthouses")
-        self.manager = self.joined = self.server = self.told = None
+        self.manager = self.store = None
+        self.server = self.joined = self.told = None
         self.first, self.is_first, self.is_member = None, False, False
         self.is_published = False
         self.looked_s, self.is_notified = 0.0, True
@@ -217,7 +219,8 @@ class Replicas:
         )
         steps = steps if self.is_first else 0
         manager.load_state_dict({"step": steps, "batches_committed": steps})
-        self.manager, self.store, self.joined, self.told = manager, store, self.first, None
+        self.manager, self.store = manager, store
+        self.joined, self.told = self.first, None
 
     def leave(self, why):
         if str(why) != self.told:
@@ -226,6 +229,9 @@ class Replicas:
         if self.manager:
             self.manager.shutdown()
             self.manager = self.store = None
+            # Connections are closed with the last reference to the group, which a failed sum's
+            # traceback may be: by that a peer that still waits for this one learns of it.
+            gc.collect()
 
     def publish(self):
         """Tells the others where the lighthouse is, once there is a state to heal from."""
