@@ -71,7 +71,7 @@ class LiveTrainer(train.Trainer):
 
     def run(self):
         """Trains to the last epoch, or until told to leave; returns the exit code."""
-        while self.position["epoch"] < self.options.epochs:
+        while not self.is_finished():
             if bft.stop_requested():
                 self.save_if_nobody_goes_on()
                 return bft.EXIT_PREEMPTED
@@ -84,22 +84,23 @@ class LiveTrainer(train.Trainer):
         self.finish()
         return 0
 
+    def is_finished(self):
+        return self.position["epoch"] >= self.options.epochs
+
     def try_step(self):
         """The batch's mean loss; None when nothing was learnt, and the step is to be repeated."""
+        if self.replicas.must_join() and self.is_first and not self.position["steps"]:
+            self.read_checkpoint()
         try:
-            if self.replicas.must_join():
-                if self.is_first and not self.position["steps"]:
-                    self.read_checkpoint()
-                self.replicas.join(self.position["steps"])
-            return self.train_batch()
+            # May bring a peer's state, so what is next is known only after it.
+            manager = self.replicas.start_quorum(self.position["steps"])
         except LIGHTHOUSE_LOST as error:
             self.replicas.leave(error)
             time.sleep(0.1)
             return None
+        return None if self.is_finished() else self.train_batch(manager)
 
-    def train_batch(self):
-        manager = self.replicas.manager
-        manager.start_quorum()  # May bring a peer's state: what is next is known only now.
+    def train_batch(self, manager):
         rank, self.world = manager.participating_rank(), manager.num_participants()
         batch = self.next_batch()
         mean_loss = self.loss_sum(batch[rank :: self.world]) / len(batch)
@@ -188,8 +189,36 @@ class Replicas:
             self.look()
         return not self.manager or not self.is_member or self.joined != self.first
 
-    def join(self, steps):
-        """steps: how many the state at hand has learnt; only the first node's counts."""
+    def start_quorum(self, steps):
+        """The manager of the step that begins. steps: how many the state at hand has learnt.
+
+        Raises one of LIGHTHOUSE_LOST; then `leave`."""
+        if self.must_join():
+            self._join(steps)
+        self.manager.start_quorum()
+        return self.manager
+
+    def leave(self, why):
+        if str(why) != self.told:
+            self.told = str(why)
+            print("{} is in no quorum: {}".format(self.node, why), file=sys.stderr, flush=True)
+        if self.manager:
+            self.manager.shutdown()
+            self.manager = self.store = None
+            # Connections are closed with the last reference to the group, which a failed sum's
+            # traceback may be: by that a peer that still waits for this one learns of it.
+            gc.collect()
+
+    def publish(self):
+        """Tells the others where the lighthouse is, once there is a state to heal from."""
+        if self.server and not self.is_published:
+            content = self._own_lighthouse().encode("ascii")
+            bft.save_atomically(os.path.join(self.folder, self.node), content)
+            self.is_published = True
+
+    # Details.
+
+    def _join(self, steps):
         if self.manager:
             self.leave("the first node is {}".format(self.first))
         if not self.is_member:
@@ -217,30 +246,11 @@ class Replicas:
             replica_id=self.node,
             hostname=self.address,
         )
+        # Only the first node's state counts.
         steps = steps if self.is_first else 0
         manager.load_state_dict({"step": steps, "batches_committed": steps})
         self.manager, self.store = manager, store
         self.joined, self.told = self.first, None
-
-    def leave(self, why):
-        if str(why) != self.told:
-            self.told = str(why)
-            print("{} leaves the quorum: {}".format(self.node, why), file=sys.stderr, flush=True)
-        if self.manager:
-            self.manager.shutdown()
-            self.manager = self.store = None
-            # Connections are closed with the last reference to the group, which a failed sum's
-            # traceback may be: by that a peer that still waits for this one learns of it.
-            gc.collect()
-
-    def publish(self):
-        """Tells the others where the lighthouse is, once there is a state to heal from."""
-        if self.server and not self.is_published:
-            content = self._own_lighthouse().encode("ascii")
-            bft.save_atomically(os.path.join(self.folder, self.node), content)
-            self.is_published = True
-
-    # Details.
 
     def _on_notified(self, _number, _frame):
         self.is_notified = True

@@ -15,12 +15,13 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from cluster import ROOT  # noqa: E402
 from live import LiveTrainingTest  # noqa: E402
 
+LIVE_SCRIPT = ROOT / "examples/torchft/train-live.sh"
 START_S = 180.0  # Each start imports torch, and all nodes share this machine.
 
 
 class Torchft(LiveTrainingTest):
     EXAMPLE = ROOT / "examples/torch"
-    PROGRAM = ROOT / "examples/torchft/train_live.py"
+    PROGRAM = LIVE_SCRIPT.parent / "train_live.py"
     PYTHON = os.environ["BFTRAINER_TORCHFT_PYTHON"]
     SPECIFICATION = "--bftrainer=nodes=1-4,up=3,down=3"
     SPEED = ["--device-ms-per-sample", "4", "--losses", "losses.json"]
@@ -44,6 +45,14 @@ class Torchft(LiveTrainingTest):
         row = self.survives_silence(row)
         self.ends(row)
         self.assertEqual(self.cluster.controller_log().count("started again after"), 0)
+
+    def test_the_script_trains_to_the_end(self):
+        trainer = self.sbatch(
+            *[self.SPECIFICATION, LIVE_SCRIPT, "--epochs", "4", *self.SPEED],
+            env={"TORCHFT_PYTHON": self.PYTHON, "TORCHFT_EXAMPLE_DIR": str(LIVE_SCRIPT.parent)},
+        )
+        self.wait_ended(trainer, "COMPLETED")
+        self.assert_same_losses(4)
 
     # Helpers.
 
