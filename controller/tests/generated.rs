@@ -4,7 +4,7 @@
 use bftrainer_controller::replay::{Outcome, Policy, Setup, run, trainers_from_text};
 use bftrainer_controller::trace::{Source, Stats, open};
 use bftrainer_core::metric::Metric;
-use bftrainer_core::replay::{Admission, Latency, Objective};
+use bftrainer_core::replay::{Admission, Guess, Latency, Learns, Objective, Unknown};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -157,9 +157,10 @@ down_s = 12
 curve = [[1, 100], [2, 190], [4, 360], [8, 600]]
 "#;
 
-fn replayed(path: &Path, policy: Policy) -> Outcome {
+fn replayed(path: &Path, policy: Policy, unknown: Option<Unknown>) -> Outcome {
     let setup = Setup {
-        unknown: None,
+        unknown,
+        judge: policy == Policy::Bftrainer,
         source: source(path.to_owned()),
         policy,
         horizon_s: 60.0,
@@ -179,7 +180,7 @@ fn samples_and_node_time_add_up_and_ours_gains_most() {
     let [path, ..] = written(folder.path());
     let policies = [Policy::Bftrainer, Policy::Paper, Policy::EqualShare];
     let [ours, paper, equal_share] = policies.map(|policy| {
-        let outcome = replayed(&path, policy);
+        let outcome = replayed(&path, policy, None);
         let tally = &outcome.tally;
         assert!(tally.used_node_s <= tally.usable_node_s, "{policy:?}");
         assert!(tally.usable_node_s <= tally.idle_node_s, "{policy:?}");
@@ -192,4 +193,22 @@ fn samples_and_node_time_add_up_and_ours_gains_most() {
     assert!((whole / ours.gross_samples - 1.0).abs() < 1e-9);
     assert_eq!(ours.overshoot_samples, 0.0);
     assert!(ours.samples > paper.samples && ours.samples > equal_share.samples);
+}
+
+#[test]
+fn decisions_are_worth_less_the_less_is_known_and_never_more_than_the_best() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, ..] = written(folder.path());
+    let guess = Unknown {
+        learns: Learns::Never,
+        guess: Guess::Linear,
+        noise: 0.0,
+    };
+    let [known, guessed] = [None, Some(guess)].map(|unknown| {
+        let outcome = replayed(&path, Policy::Bftrainer, unknown);
+        outcome.decision_value().unwrap()
+    });
+    assert!(known > 0.9 && known <= 1.0, "{known}");
+    assert!(guessed < known, "{guessed} {known}");
+    assert_eq!(replayed(&path, Policy::Paper, None).decision_value(), None);
 }

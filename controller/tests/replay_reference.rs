@@ -163,6 +163,7 @@ fn the_authors_logs_are_reproduced_row_by_row() {
             repeat: false,
             latency: Latency::default(),
             unknown: None,
+            judge: false,
             efficiency: false,
         };
         let path = folder.path().join(reference.file);

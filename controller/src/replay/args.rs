@@ -98,6 +98,10 @@ pub struct Args {
     /// With --learn: standard deviation of a generation's throughput as it is seen, as a part of it
     #[arg(long, value_name = "PART", default_value_t = 0.0, value_parser = from_zero, requires = "learn")]
     pub noise: f64,
+    /// Compare what trainers hold with the best for the same trainers and nodes, by their real
+    /// curves and for nothing; takes longer
+    #[arg(long)]
+    pub judge: bool,
     /// Power of a node in use, watts: gives kWh
     #[arg(long = "power", value_name = "W", value_parser = from_zero)]
     pub power_w: Option<f64>,
@@ -157,6 +161,7 @@ impl Args {
                 save_s: self.save_s,
             },
             unknown: self.unknown()?,
+            judge: self.judge,
             efficiency: !self.no_efficiency,
         })
     }

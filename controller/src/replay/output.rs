@@ -40,6 +40,9 @@ pub fn json(setup: &Setup, outcome: &Outcome, watts: Option<f64>) -> Value {
         "seconds": outcome.seconds,
         "seconds_per_event": per_event_s(outcome),
     });
+    if let Some(share) = outcome.decision_value() {
+        value["decision_value"] = json!(share);
+    }
     if let Some(watts) = watts {
         value["used_kwh"] = json!(kwh(tally.used_node_s, watts));
         value["idle_kwh"] = json!(kwh(tally.idle_node_s, watts));
@@ -91,6 +94,11 @@ pub fn text(setup: &Setup, outcome: &Outcome, watts: Option<f64>) -> String {
         lines.push(format!(
             "efficiency  {efficiency:.4} of the same trainers on {:.1} dedicated nodes",
             outcome.mean_pool()
+        ));
+    }
+    if let Some(share) = outcome.decision_value() {
+        lines.push(format!(
+            "decisions   {share:.4} of the best for the same trainers and nodes"
         ));
     }
     lines.push(format!(

@@ -53,6 +53,8 @@ pub struct Setup {
     pub latency: Latency,
     /// Curves that the engine is not told.
     pub unknown: Option<Unknown>,
+    /// Whether decisions are compared with the best.
+    pub judge: bool,
     /// Whether the bound is computed that efficiency needs.
     pub efficiency: bool,
 }
@@ -80,6 +82,12 @@ impl Outcome {
     pub fn efficiency(&self) -> Option<f64> {
         let dedicated = self.dedicated_samples.filter(|samples| *samples > 0.0)?;
         Some(self.tally.samples / dedicated)
+    }
+
+    /// What the trainers held over the best that they could have; none unless it was asked for.
+    pub fn decision_value(&self) -> Option<f64> {
+        let best = Some(self.tally.best_value).filter(|value| *value > 0.0)?;
+        Some(self.tally.value / best)
     }
 
     /// Nodes in the pool on average.
@@ -154,6 +162,7 @@ impl Replay {
                     admission: setup.admission,
                     latency: setup.latency,
                     unknown: setup.unknown,
+                    judge: setup.judge,
                 };
                 let (start_s, names, idle) = (trace.start_s, &trace.names, &trace.idle);
                 let simulation = Simulation::new(config, queue, start_s, names, idle);
@@ -168,6 +177,10 @@ impl Replay {
         let name = setup.policy.name();
         if setup.unknown.is_some() {
             let problem = format!("--policy {name} does not learn; leave out --learn");
+            return Err(ReplayError::Options(problem));
+        }
+        if setup.judge {
+            let problem = format!("--policy {name} is not judged; leave out --judge");
             return Err(ReplayError::Options(problem));
         }
         let Admission::AtMost(most) = setup.admission else {

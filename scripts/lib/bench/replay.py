@@ -107,7 +107,7 @@ def admission(pool):
 
 
 def learning(pool):
-    """Curves that the engine is not told, in % of the samples with known curves."""
+    """Curves that the engine is not told: samples by speed-up, decisions' value by throughput."""
     files = [
         ("ImageNet", DATA / "trainers-ImageNet-spdup-1001J.json"),
         ("ShuffleNet", DATA / "trainers-hps-shufflenet-1000J.json"),
@@ -121,18 +121,29 @@ def learning(pool):
         ("guessed: linear", ["--learn", "never", "--guess", "linear"]),
         ("equal share", ["--policy", "equal-share"]),
     ]
-    common = ["--metric", "speedup", "--exponent", "1", "--max-trainers", "30", "--no-efficiency"]
-    runs = {
-        (way, name): pool.submit(replay, file, 1024, 36, *common, *options)
-        for way, options in ways
-        for name, file in files
-    }
-    samples = {key: run.result()["samples"] for key, run in runs.items()}
-    lines = [row("curves", *(name for name, _ in files)), row(*["---"] * (1 + len(files)))]
-    for way, _ in ways:
-        shares = (100 * samples[way, name] / samples["known", name] for name, _ in files)
-        lines.append(row(way, *(f"{share:.2f} %" for share in shares)))
-    return lines
+    common = ["--exponent", "1", "--max-trainers", "30", "--no-efficiency"]
+
+    def table(metric, figure, ways, *options):
+        asked = ["--metric", metric, *common, *options]
+        runs = {
+            (way, name): pool.submit(replay, file, 1024, 36, *asked, *what)
+            for way, what in ways
+            for name, file in files
+        }
+        figures = {key: run.result()[figure] for key, run in runs.items()}
+        yield row("curves", *(name for name, _ in files))
+        yield row(*["---"] * (1 + len(files)))
+        for way, _ in ways:
+            shares = (100 * figures[way, name] / figures["known", name] for name, _ in files)
+            yield row(way, *(f"{share:.2f} %" for share in shares))
+
+    return [
+        *table("speedup", "samples", ways), "",
+        "The same with the metric throughput. There samples mislead, as those that are given most",
+        "are not those that gain most by it; what is compared is the rate of what the trainers hold,",
+        "by their real curves, over the best for the same trainers and nodes (`--judge`):", "",
+        *table("throughput", "decision_value", ways[:-1], "--judge"),
+    ]
 
 
 def cost():

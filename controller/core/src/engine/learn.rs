@@ -77,15 +77,40 @@ impl Engine {
 
     pub(super) fn refresh_curves(&mut self, now_s: f64, trainers: &[TrainerId]) {
         self.learning.end_plans(now_s);
-        for trainer in trainers.iter().filter(|_| self.config.learn) {
+        if !self.config.learn {
+            return;
+        }
+        let largest = self.largest_samples_per_s(trainers);
+        for trainer in trainers {
             if let Some(known) = self.trainers.get(trainer) {
                 if self.learning.profile(*trainer).is_none() {
                     // It came before learning was switched on.
                     self.learning.arrived(&known.info);
                 }
-                self.learning.refresh(*trainer, &known.info.curve);
+                let info = &known.info;
+                let one = info.curve.value(1);
+                match largest {
+                    Some(largest) if !info.has_own_curve && one > 0.0 => {
+                        let curve = info.curve.scaled(largest / one);
+                        self.learning.refresh(*trainer, &curve);
+                    }
+                    _ => self.learning.refresh(*trainer, &info.curve),
+                }
             }
         }
+    }
+
+    /// The largest throughput of one node of these trainers, as measured or told. It is what a
+    /// trainer of which neither is known is taken to have: with less it would not be tried where
+    /// throughputs are compared.
+    fn largest_samples_per_s(&self, trainers: &[TrainerId]) -> Option<f64> {
+        let known = trainers.iter().filter_map(|id| {
+            let info = &self.trainers.get(id)?.info;
+            let profile = self.learning.profile(*id);
+            let measured = profile.and_then(Profile::samples_per_node_s);
+            measured.or_else(|| info.has_own_curve.then(|| info.curve.value(1)))
+        });
+        known.reduce(f64::max)
     }
 
     /// All ranks of the trainer's generation run: from now on it is measured.

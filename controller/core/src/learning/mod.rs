@@ -204,15 +204,15 @@ impl Learning {
         }
     }
 
-    /// Estimates the trainer's curve anew if its profile has changed: measured, and between
-    /// and beyond that as `prior`.
+    /// Estimates the trainer's curve anew if its profile has changed or is empty: measured, and
+    /// between and beyond that as `prior`.
     pub fn refresh(&mut self, trainer: TrainerId, prior: &Curve) {
         if let Some(student) = self.students.get_mut(&trainer)
             && let Some(profile) = self.profiles.get(&student.program)
             && student
                 .estimate
                 .as_ref()
-                .is_none_or(|(version, _)| *version != profile.version)
+                .is_none_or(|(version, _)| *version != profile.version || !profile.is_measured())
         {
             let curve = estimate(profile, prior, student.max_nodes);
             student.estimate = Some((profile.version, curve));

@@ -158,6 +158,12 @@ impl Profile {
         &self.rates
     }
 
+    /// Throughput of a node at the smallest measured count.
+    pub fn samples_per_node_s(&self) -> Option<f64> {
+        let (nodes, rate) = self.rates.first_key_value()?;
+        Some(rate.samples_per_s / f64::from(*nodes))
+    }
+
     /// Whether throughput has been measured anywhere.
     pub fn is_measured(&self) -> bool {
         !self.rates.is_empty()

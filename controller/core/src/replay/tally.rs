@@ -29,6 +29,11 @@ pub struct Tally {
     pub preemptions: u64,
     /// Decisions taken.
     pub decisions: u64,
+    /// What the admitted trainers held, by their real curves, in the objective's unit; 0 unless
+    /// decisions are compared with the best.
+    pub value: f64,
+    /// The most that the same trainers could have had on the nodes of the pool, for nothing.
+    pub best_value: f64,
     /// Trainers that are done.
     pub finished: Vec<Finished>,
 }

@@ -2,6 +2,7 @@
 
 use bftrainer_core::engine::{EngineConfig, Event};
 use bftrainer_core::learning::COUNT_S;
+use bftrainer_core::metric::Metric;
 use bftrainer_core::trainer::{TrainerId, TrainerInfo};
 
 use super::*;
@@ -135,6 +136,26 @@ fn what_one_trainer_has_shown_the_next_one_of_its_program_need_not_show_again() 
     assert!(bench.engine.plan(TrainerId(3)).is_none());
     let known = bench.engine.curve(TrainerId(3)).unwrap();
     assert!((known.speedup(8) - rate(3, 8) / 100.0).abs() < 0.2);
+}
+
+#[test]
+fn by_throughput_an_unknown_trainer_is_tried_beside_a_measured_one() {
+    let mut bench = Bench::new(EngineConfig {
+        learn: true,
+        metric: Metric::Throughput,
+        ..EngineConfig::default()
+    });
+    bench.live(vec![idle(0..16), Event::TrainerArrived(unknown(1, "slow"))]);
+    let rate = |trainer: u32, nodes: u32| {
+        let one = if trainer == 1 { 1e3 } else { 5e3 };
+        one * f64::from(nodes).powf(0.9)
+    };
+    let mut counters = Counters::new();
+    train(&mut bench, &mut counters, 200, &rate);
+    assert_eq!(nodes_of(&bench, 1), 16);
+    bench.live(vec![Event::TrainerArrived(unknown(2, "fast"))]);
+    train(&mut bench, &mut counters, 600, &rate);
+    assert!(nodes_of(&bench, 2) >= 14, "{}", nodes_of(&bench, 2));
 }
 
 #[test]

@@ -48,6 +48,10 @@ impl Simulation {
         }
         let pool = self.engine.pool().len() as u64;
         self.tally.pass(seconds, pool, could_use, used);
+        if let Some(judge) = &self.judge {
+            self.tally.value += judge.held_per_s * seconds;
+            self.tally.best_value += judge.best_per_s * seconds;
+        }
         self.now_s = time_s;
     }
 

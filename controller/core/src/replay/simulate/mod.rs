@@ -5,6 +5,7 @@
 //! is rescaled by a decision pays the scale-up or scale-down cost at the rate just before.
 
 mod books;
+mod judge;
 mod latency;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +18,7 @@ use crate::node::NodeId;
 use crate::trainer::{Terms, TrainerId, TrainerInfo};
 
 use books::Simulated;
+use judge::Judge;
 use latency::Starting;
 
 pub use latency::Latency;
@@ -40,6 +42,8 @@ pub struct SimulationConfig {
     pub latency: Latency,
     /// Curves that the engine is not told; the objective must then be a metric.
     pub unknown: Option<Unknown>,
+    /// Whether decisions are compared with the best, which takes its time.
+    pub judge: bool,
 }
 
 /// A replay of the live engine.
@@ -57,6 +61,8 @@ pub struct Simulation {
     starting: Starting,
     /// Of trainers whose curves are not known.
     reports: Option<Reports>,
+    /// Where decisions are compared with the best.
+    judge: Option<Judge>,
     wake_at_s: f64,
     tally: Tally,
     events: u64,
@@ -107,6 +113,7 @@ impl Simulation {
             changed: BTreeSet::new(),
             starting: Starting::default(),
             reports: config.unknown.filter(|_| learn).map(Reports::new),
+            judge: config.judge.then(Judge::new),
             wake_at_s: f64::INFINITY,
             tally: Tally::default(),
             events: 0,
@@ -257,6 +264,7 @@ impl Simulation {
         self.engine.take_decisions();
         self.note_admissions();
         self.charge();
+        self.judge();
     }
 
     /// Submits what there is room for.
