@@ -1,29 +1,52 @@
-"""What live tests do with a training: ranks that stay go on, as the same processes."""
+"""The tests of a live training: ranks that stay go on, as the same processes."""
 
 import os
 import signal
 
 from cluster import DIGITS
 from nodes import node_of, parent_of, signal_all
-from training import FOR_EVER, SPEED, TrainingTest
+from training import FOR_EVER, SPEED
 
 # The number of epochs is read by each process that starts: the test says when to end.
 LIVE = 'exec "{}" "{}" --epochs "$(cat epochs)" "$@"\n'
 AGENT = 'srun bftrainer run --live --notify USR1 -- ./live.sh "$@"\n'
 
 
-class LiveTrainingTest(TrainingTest):
+class LiveTests:
+    """To be mixed into a TrainingTest; here, a test of the example without torch."""
+
     PROGRAM = DIGITS / "train_live.py"
     SPECIFICATION = "--bftrainer=nodes=1-4,up=1,down=1"
     SPEED = SPEED
+
+    def test_who_stays_goes_on_and_the_losses_are_those_of_an_undisturbed_run(self):
+        regular = self.regular("-N2")
+        self.wait_state(regular, "RUNNING")
+        row = self.grows(self.start(), regular)
+        row = self.loses(row, row["node_list"][2])
+        first = row["node_list"][0]
+        row = self.loses(row, first)
+        self.assertNotEqual(row["node_list"][0], first)
+        row = self.shrinks(row)
+        row = self.outlives_the_controller(row)
+        self.ends(row)
+
+    def test_without_a_rank_that_dies_or_falls_silent_the_others_go_on(self):
+        row = self.start()
+        row = self.wait_trains(row["jobid"], 4)
+        row = self.survives_a_death(row)
+        row = self.survives_silence(row)
+        self.ends(row)
+        # None of it was put down to the survivors.
+        self.assertEqual(self.cluster.controller_log().count("started again after"), 0)
+
+    # What happens to the training; each returns its row afterwards.
 
     def start(self):
         self.set_epochs(FOR_EVER)
         self.script(LIVE.format(self.PYTHON, self.PROGRAM), "live.sh")
         trainer = self.sbatch(self.SPECIFICATION, self.script(AGENT), *self.SPEED)
         return self.wait_trains(trainer, (1, 2, 3, 4))
-
-    # What happens to the training; each returns its row afterwards.
 
     def grows(self, row, regular):
         row = self.wait_trains(row["jobid"], 2)

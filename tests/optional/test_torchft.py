@@ -13,38 +13,20 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from cluster import ROOT  # noqa: E402
-from live import LiveTrainingTest  # noqa: E402
+from live import LiveTests  # noqa: E402
+from training import TrainingTest  # noqa: E402
 
 LIVE_SCRIPT = ROOT / "examples/torchft/train-live.sh"
 START_S = 180.0  # Each start imports torch, and all nodes share this machine.
 
 
-class Torchft(LiveTrainingTest):
+class Torchft(LiveTests, TrainingTest):
     EXAMPLE = ROOT / "examples/torch"
     PROGRAM = LIVE_SCRIPT.parent / "train_live.py"
     PYTHON = os.environ["BFTRAINER_TORCHFT_PYTHON"]
     SPECIFICATION = "--bftrainer=nodes=1-4,up=3,down=3"
     SPEED = ["--device-ms-per-sample", "4", "--losses", "losses.json"]
     TOLERANCE = 1e-4  # float32 sums differ in their order.
-
-    def test_who_stays_goes_on_and_the_losses_are_those_of_an_undisturbed_run(self):
-        regular = self.regular("-N2")
-        self.wait_state(regular, "RUNNING")
-        row = self.grows(self.start(), regular)
-        row = self.loses(row, row["node_list"][2])
-        first = row["node_list"][0]
-        row = self.loses(row, first)
-        self.assertNotEqual(row["node_list"][0], first)
-        row = self.shrinks(row)
-        self.ends(row)
-
-    def test_without_a_replica_that_dies_or_falls_silent_the_others_go_on(self):
-        row = self.start()
-        row = self.wait_trains(row["jobid"], 4)
-        row = self.survives_a_death(row)
-        row = self.survives_silence(row)
-        self.ends(row)
-        self.assertEqual(self.cluster.controller_log().count("started again after"), 0)
 
     def test_the_script_trains_to_the_end(self):
         trainer = self.sbatch(
