@@ -12,6 +12,7 @@ SPEED = ["--device-ms-per-sample", "2", "--losses", "losses.json"]
 
 class TrainingTest(ClusterTest):
     EXAMPLE = DIGITS
+    PYTHON = "python3"  # Runs the example.
     TOLERANCE = 1e-6
 
     def set_epochs(self, epochs):
@@ -25,7 +26,7 @@ class TrainingTest(ClusterTest):
         alone = self.dir / "alone"
         alone.mkdir()
         self.cluster.ok(
-            *["python3", self.EXAMPLE / "train.py", "--epochs", len(losses)],
+            *[self.PYTHON, self.EXAMPLE / "train.py", "--epochs", len(losses)],
             *["--losses", alone / "losses.json"],
             cwd=alone,
             timeout_s=300,

@@ -109,22 +109,37 @@ class Trainer:
         folder = os.environ.get("BFT_CKPT_DIR", "ckpt")
         self.checkpoint = os.path.join(folder, "digits.pt")
 
+    @property
+    def is_first(self):
+        return self.rank == 0
+
     def resume(self):
         """Every rank gets the state that rank 0 finds: on a network file system another node
         may for a while still see an older file."""
-        found = [None]
-        if self.rank == 0:
-            os.makedirs(os.path.dirname(os.path.abspath(self.checkpoint)), exist_ok=True)
-            if os.path.exists(self.checkpoint):
-                found = [torch.load(self.checkpoint)]
+        found = [self.checkpoint_found() if self.is_first else None]
         if self.world > 1:
             dist.broadcast_object_list(found)
         if found[0] is not None:
-            self.model.load_state_dict(found[0]["model"])
-            self.optimizer.load_state_dict(found[0]["optimizer"])
-            self.position = found[0]["position"]
+            self.load_state(found[0])
         self.parallel = DistributedDataParallel(self.model) if self.world > 1 else self.model
         self.report()
+
+    def checkpoint_found(self):
+        """The state that was saved; None when there is none."""
+        os.makedirs(os.path.dirname(os.path.abspath(self.checkpoint)), exist_ok=True)
+        return torch.load(self.checkpoint) if os.path.exists(self.checkpoint) else None
+
+    def state(self):
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "position": self.position,
+        }
+
+    def load_state(self, state):
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.position = state["position"]
 
     def run(self):
         """Trains to the last epoch, or to the stop; returns the exit code."""
@@ -132,8 +147,6 @@ class Trainer:
         while self.position["epoch"] < self.options.epochs:
             batch_loss, stop = self.train_batch()
             steps += 1
-            if self.position["in_epoch"] == TRAINING_ROWS:
-                self.finish_epoch()
             self.report(loss=batch_loss)
             if stop and self.position["epoch"] < self.options.epochs:
                 self.save()
@@ -141,24 +154,13 @@ class Trainer:
                 return bft.EXIT_PREEMPTED
             if steps % self.options.save_every == 0:
                 self.save()
-        self.save()
-        losses = self.position["losses"]
-        if self.rank == 0 and self.options.losses:
-            bft.save_atomically(self.options.losses, json.dumps(losses).encode("ascii"))
-        self.report(loss=losses[-1], done=True)
+        self.finish()
         return 0
 
     def train_batch(self):
         """One step of all ranks; returns (mean loss, whether any rank was told to stop)."""
-        position = self.position
-        order = torch.randperm(
-            TRAINING_ROWS, generator=seeded("{} {}".format(self.options.seed, position["epoch"]))
-        )
-        batch = order[position["in_epoch"] : position["in_epoch"] + self.options.batch]
-        own = batch[self.rank :: self.world]
-        pixels, labels = self.training[0][own], self.training[1][own]
-        loss_sum = functional.cross_entropy(self.parallel(pixels), labels, reduction="sum")
-        time.sleep(len(own) * self.options.device_ms_per_sample / 1000)
+        batch = self.next_batch()
+        loss_sum = self.loss_sum(batch[self.rank :: self.world])
 
         # DDP averages the ranks' gradients: times the number of ranks over the size of the
         # whole batch that is the gradient of the batch's mean loss, however uneven the shares.
@@ -169,17 +171,39 @@ class Trainer:
             dist.all_reduce(sums)
         stop, loss_sum = sums.tolist()
         self.optimizer.step()
+        self.advance(batch, loss_sum)
+        return loss_sum / len(batch), stop > 0
+
+    def next_batch(self):
+        """The rows that all ranks together train on next."""
+        position = self.position
+        order = torch.randperm(
+            TRAINING_ROWS, generator=seeded("{} {}".format(self.options.seed, position["epoch"]))
+        )
+        return order[position["in_epoch"] : position["in_epoch"] + self.options.batch]
+
+    def loss_sum(self, rows):
+        """Over these rows, to be differentiated."""
+        pixels, labels = self.training[0][rows], self.training[1][rows]
+        loss_sum = functional.cross_entropy(self.parallel(pixels), labels, reduction="sum")
+        time.sleep(len(rows) * self.options.device_ms_per_sample / 1000)
+        return loss_sum
+
+    def advance(self, batch, loss_sum):
+        """The batch is learnt; loss_sum is that of all ranks."""
+        position = self.position
         position["loss_sum"] += loss_sum
         position["in_epoch"] += len(batch)
         position["samples"] += len(batch)
-        return loss_sum / len(batch), stop > 0
+        if position["in_epoch"] == TRAINING_ROWS:
+            self.finish_epoch()
 
     def finish_epoch(self):
         position = self.position
         position["losses"].append(position["loss_sum"] / TRAINING_ROWS)
         position["epoch"] += 1
         position["in_epoch"], position["loss_sum"] = 0, 0.0
-        if self.rank == 0:
+        if self.is_first:
             print(
                 "epoch {} loss {:.6f} accuracy {:.4f} on {} ranks".format(
                     position["epoch"], position["losses"][-1], self.accuracy(), self.world
@@ -192,14 +216,16 @@ class Trainer:
             guesses = self.model(self.test[0]).argmax(dim=1)
         return (guesses == self.test[1]).float().mean().item()
 
+    def finish(self):
+        self.save()
+        losses = self.position["losses"]
+        if self.is_first and self.options.losses:
+            bft.save_atomically(self.options.losses, json.dumps(losses).encode("ascii"))
+        self.report(loss=losses[-1], done=True)
+
     def save(self):
-        if self.rank == 0:
-            state = {
-                "model": self.model.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "position": self.position,
-            }
-            bft.save_atomically(self.checkpoint, lambda file: torch.save(state, file))
+        if self.is_first:
+            bft.save_atomically(self.checkpoint, lambda file: torch.save(self.state(), file))
 
     def report(self, loss=None, done=False, last=False):
         bft.report(

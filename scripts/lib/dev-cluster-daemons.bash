@@ -75,7 +75,7 @@ launch() { # NAME USER COMMAND...
 
 # Waits for the pid file of a daemon that was launched a moment ago.
 await_daemon() { # NAME
-    wait_until 30 alive_or_ended "$1" || true
+    wait_until 60 alive_or_ended "$1" || true
     alive "$1" || die_with_log "$1" "$1 did not start"
 }
 
@@ -104,7 +104,7 @@ start_slurmctld() {
     rm -f "$(pid_file slurmctld)"
     launch slurmctld "$slurm_user" slurmctld -f "$dir/slurm.conf"
     await_daemon slurmctld
-    wait_until 30 slurmctld_answers_or_ended || die_with_log slurmctld "slurmctld does not answer"
+    wait_until 60 slurmctld_answers_or_ended || die_with_log slurmctld "slurmctld does not answer"
     alive slurmctld || die_with_log slurmctld "slurmctld ended at its start"
 }
 
@@ -177,7 +177,7 @@ stop_daemons() { # SECONDS NAME...
     if ! wait_until "$seconds" none_exists "${pids[@]}"; then
         say "$1 did not end within $seconds s of SIGTERM; killed"
         kill -KILL "${pids[@]}" 2>/dev/null || true
-        wait_until 10 none_exists "${pids[@]}" || die "cannot end $1 (process ids: ${pids[*]})"
+        wait_until 30 none_exists "${pids[@]}" || die "cannot end $1 (process ids: ${pids[*]})"
     fi
     for name in "$@"; do
         rm -f "$(pid_file "$name")"
@@ -217,7 +217,7 @@ cancel_once() {
 kill_leftovers() {
     ! wait_until 1 no_leftovers || return 0
     say "killing what outlived its job or daemon: $(leftovers | describe)"
-    wait_until 10 kill_round || die "processes of this cluster cannot be ended: $(leftovers | tr '\n' ' ')"
+    wait_until 30 kill_round || die "processes of this cluster cannot be ended: $(leftovers | tr '\n' ' ')"
 }
 
 no_leftovers() { [[ -z $(leftovers) ]]; }
