@@ -1,7 +1,7 @@
 """The Debian packages on a system that has none of what they need: installed, run, upgraded,
 removed and purged, in the chroot that the environment's BFT_CLEAN_SYSTEM names.
 
-Run: scripts/test-packages FOLDER
+Run: scripts/test-packages FOLDER. It is no part of scripts/test.
 """
 
 import json
@@ -11,10 +11,13 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 import unittest
 
-from cluster import PATIENCE_S, await_state, free_port
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+from cluster import PATIENCE_S, await_state, free_port  # noqa: E402
 
 SYSTEM = pathlib.Path(os.environ["BFT_CLEAN_SYSTEM"])
 OURS = SYSTEM / "test"  # The packages, and logs.
