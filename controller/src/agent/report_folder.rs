@@ -206,7 +206,7 @@ mod tests {
         drop(unbound);
         assert_eq!(names(&parent).len(), 2);
         remove_left_in(parent.path());
-        assert_eq!(names(&parent), [PathBuf::new(); 0]);
+        assert!(names(&parent).is_empty());
     }
 
     #[test]
