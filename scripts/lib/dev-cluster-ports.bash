@@ -92,5 +92,6 @@ block_is_free() { # BASE
 }
 
 listens_on() { # TCP-PORT
-    listening_ports tcp tcp6 | grep -qFx "$(printf '%04X' "$1")"
+    # Not grep -q, which ends at the first match: whoever then still writes fails, and the pipe with it.
+    listening_ports tcp tcp6 | grep -Fx "$(printf '%04X' "$1")" >/dev/null
 }
