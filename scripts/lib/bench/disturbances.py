@@ -51,10 +51,15 @@ class Disturbances:
 
     def mend(self):
         """Undoes what is not undone yet."""
-        for _, call in self.undo:
+        self.undo_all()
+        self.stage.wait_for(self.start_missing, "all daemons run")
+        # What slurmctld was needed for and away.
+        self.undo_all()
+
+    def undo_all(self):
+        undo, self.undo = self.undo, []
+        for _, call in undo:
             call()
-        self.undo = []
-        self.start_missing()
 
     def weights(self):
         """How often each kind is drawn, compared with the others."""
@@ -172,15 +177,18 @@ class Disturbances:
         return name
 
     def start_missing(self):
-        """Starts the daemons; agents go on through the proxy."""
+        """Starts the daemons; whether all run. Agents go on through the proxy."""
         plugin = self.cluster.dir / "plugstack.conf.d/bftrainer.conf"
         line = plugin.read_text()
         try:
             self.cluster.start_missing()
+            return True
         except AssertionError as error:
             # A node that is frozen, or slurmctld while munged is away: the next time.
             self.progress.say("not all could be started: {}".format(str(error).splitlines()[0][:150]))
-        plugin.write_text(line)
+            return False
+        finally:
+            plugin.write_text(line)
 
     def cut_nodes(self):
         nodes = self.chance.sample(self.cluster.nodes, self.chance.choice([1, 2, len(self.cluster.nodes)]))
@@ -207,7 +215,9 @@ class Disturbances:
         return node
 
     def resume(self, node):
-        self.cluster.run("scontrol", "update", "NodeName=" + node, "State=RESUME")
+        """Ends a drain, as soon as slurmctld answers."""
+        if self.cluster.run("scontrol", "update", "NodeName=" + node, "State=RESUME").returncode != 0:
+            self.later(5, lambda: self.resume(node))
 
     def requeue_task(self):
         training = self.chance.choice(self.trainings)

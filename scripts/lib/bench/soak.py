@@ -134,6 +134,7 @@ class Soak:
         self.cluster = stage.cluster
         self.progress = progress
         self.temp = stage.dir / "tmp"  # All tasks' TMPDIR, as of one node.
+        self.drained = set()  # What there is to say of nodes that Slurm has drained.
         self.trainings = []
         proxy = Proxy.of(self.cluster)
         self.disturbances = Disturbances(stage, chance, progress, self.trainings, proxy)
@@ -150,13 +151,14 @@ class Soak:
         self.progress.say("no more disturbances")
         self.disturbances.mend()
         self.stage.wait_for(lambda: not self.queued("batch"), "the regular jobs have ended")
+        # All stop and are started again: then each reads its number of epochs, and the solver is asked.
+        last = self.stage.submit(NODES)
+        self.stage.wait_for(lambda: self.resume_drained() or last.said_s("start"), "the last regular job has started")
+        with contextlib.suppress(Missed):
+            self.disturbances.kill_solver()
         for training in self.trainings:
             epoch = self.stage.wait_for(training.epoch, "the controller knows all trainings")
             training.set_epochs(int(epoch) + 4)
-        # Each training reads its number of epochs when it is started again.
-        last = self.stage.start(NODES)
-        with contextlib.suppress(Missed):
-            self.disturbances.kill_solver()
         self.stage.end(last)
         self.stage.wait_ended(last)
         self.stage.wait_for(lambda: solver_of(self.cluster), "the solver was asked, and so started again")
@@ -164,12 +166,20 @@ class Soak:
         while self.queued("bftrainer") and time.monotonic() - began_s < END_WITHIN_S:
             time.sleep(1)
 
+    def resume_drained(self):
+        """Nodes that Slurm has drained by itself are resumed, so that the rest can be seen."""
+        for line in self.cluster.ok("sinfo", "-h", "-N", "-p", "batch", "-t", "drain", "-o", "%N %E").splitlines():
+            node, reason = line.split(None, 1)
+            self.drained.add("Slurm has drained node {}: {}".format(node, reason))
+            self.disturbances.resume(node)
+
     def queued(self, partition):
         return self.cluster.ok("squeue", "-h", "-p", partition, "-o", "%A").split()
 
     def problems(self):
         """A sentence for each thing that is not as it must be."""
         found = [problem for training in self.trainings for problem in training.problems()]
+        found += sorted(self.drained)
         for folder in self.temp.iterdir():
             found.append("a killed agent's folder is left: {}".format(folder.name))
         left = self.cluster.processes()
