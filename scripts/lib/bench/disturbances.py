@@ -215,8 +215,9 @@ class Disturbances:
         return node
 
     def resume(self, node):
-        """Ends a drain, as soon as slurmctld answers."""
-        if self.cluster.run("scontrol", "update", "NodeName=" + node, "State=RESUME").returncode != 0:
+        """Ends a drain, as soon as slurmctld answers; one that was killed may have forgotten it."""
+        done = self.cluster.run("scontrol", "update", "NodeName=" + node, "State=RESUME")
+        if done.returncode != 0 and "Invalid node state" not in done.stderr:
             self.later(5, lambda: self.resume(node))
 
     def requeue_task(self):

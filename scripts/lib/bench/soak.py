@@ -150,15 +150,16 @@ class Soak:
         """All is mended, the regular jobs and then the trainings come to their ends."""
         self.progress.say("no more disturbances")
         self.disturbances.mend()
-        self.stage.wait_for(lambda: not self.queued("batch"), "the regular jobs have ended")
+        self.wait_resuming(lambda: not self.queued("batch"), "the regular jobs have ended")
+        for training in self.trainings:
+            self.stage.wait_for(training.epoch, "the controller knows how far array {} is".format(training.array))
         # All stop and are started again: then each reads its number of epochs, and the solver is asked.
         last = self.stage.submit(NODES)
-        self.stage.wait_for(lambda: self.resume_drained() or last.said_s("start"), "the last regular job has started")
+        self.wait_resuming(lambda: last.said_s("start"), "the last regular job has started")
         with contextlib.suppress(Missed):
             self.disturbances.kill_solver()
         for training in self.trainings:
-            epoch = self.stage.wait_for(training.epoch, "the controller knows all trainings")
-            training.set_epochs(int(epoch) + 4)
+            training.set_epochs(int(training.epoch()) + 4)
         self.stage.end(last)
         self.stage.wait_ended(last)
         self.stage.wait_for(lambda: solver_of(self.cluster), "the solver was asked, and so started again")
@@ -166,12 +167,17 @@ class Soak:
         while self.queued("bftrainer") and time.monotonic() - began_s < END_WITHIN_S:
             time.sleep(1)
 
-    def resume_drained(self):
-        """Nodes that Slurm has drained by itself are resumed, so that the rest can be seen."""
-        for line in self.cluster.ok("sinfo", "-h", "-N", "-p", "batch", "-t", "drain", "-o", "%N %E").splitlines():
-            node, reason = line.split(None, 1)
-            self.drained.add("Slurm has drained node {}: {}".format(node, reason))
-            self.disturbances.resume(node)
+    def wait_resuming(self, predicate, what):
+        """Waits while nodes that Slurm has drained by itself are resumed, so that the rest can be seen."""
+
+        def is_so():
+            drained = self.cluster.ok("sinfo", "-h", "-N", "-p", "batch", "-t", "drain", "-o", "%N %E")
+            for node, reason in (line.split(None, 1) for line in drained.splitlines()):
+                self.drained.add("Slurm has drained node {}: {}".format(node, reason))
+                self.disturbances.resume(node)
+            return predicate()
+
+        self.stage.wait_for(is_so, what)
 
     def queued(self, partition):
         return self.cluster.ok("squeue", "-h", "-p", partition, "-o", "%A").split()
