@@ -33,11 +33,12 @@ FOREIGN = re.compile(r"(SLURM|SBATCH|SALLOC|SRUN|SQUEUE|SINFO|SCANCEL|SCONTROL|S
 
 
 class Cluster:
-    """Slurm and bftrainerd on nodes n1..nN, all in one folder of its own."""
+    """Slurm and bftrainerd on nodes n1..nN, all in one folder of its own. `features`, between
+    blanks, are given to the nodes in turn."""
 
-    def __init__(self, nodes, conf=(), bftrainer_conf=()):
+    def __init__(self, nodes, conf=(), bftrainer_conf=(), features=""):
         self.nodes = ["n{}".format(i + 1) for i in range(nodes)]
-        self.settings = []
+        self.settings = ["--features", features]
         for line in conf:
             self.settings += ["--conf", line]
         # Seconds count in tests; and a busy machine is no reason to suspect a node.

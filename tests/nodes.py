@@ -1,4 +1,5 @@
-"""What runs on a node of a cluster, which is a machine of its own only by name, and stopping it."""
+"""What runs on a node of a cluster, which is a machine of its own only by name, and stopping it;
+and the controller's solver."""
 
 import os
 import pathlib
@@ -41,6 +42,22 @@ def signal_all(pids, number):
             os.kill(pid, number)
         except ProcessLookupError:
             pass
+
+
+def solver_of(cluster):
+    """The solver's process, a child of the controller; None when there is none."""
+    try:
+        controller = cluster.pid_of("bftrainerd")
+    except (OSError, ValueError):
+        return None
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            is_solver = b"solver-child" in (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if is_solver and parent_of(folder.name) == controller:
+            return int(folder.name)
+    return None
 
 
 def parent_of(pid):

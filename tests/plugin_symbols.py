@@ -16,17 +16,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PLUGIN = os.environ.get("BFT_PLUGIN", str(ROOT / "target/release/libspank_bftrainer.so"))
 
-EXPORTED = {
-    "plugin_name",
-    "plugin_type",
-    "plugin_version",
-    "spank_plugin_version",
-    "slurm_spank_init",
-    "slurm_spank_init_post_opt",
-    "slurm_spank_task_init",
-    "slurm_spank_job_prolog",
-    "slurm_spank_job_epilog",
-}
+EXPORTED = set((ROOT / "spank-plugin/exports.txt").read_text().split())
 
 FROM_SLURM = {
     "slurm_error",

@@ -4,12 +4,12 @@ Run: python3 tests/test_classes.py (after cargo build --release --workspace)
 """
 
 import os
-import pathlib
 import pwd
 import signal
 import unittest
 
 from cluster import ClusterTest
+from nodes import solver_of
 
 USER = pwd.getpwuid(os.geteuid()).pw_name
 
@@ -99,21 +99,7 @@ class Classes(ClusterTest):
         return {row["node"]: row["class"] for row in rows}
 
     def solver(self):
-        """The solver's process, a child of the controller."""
-        controller = self.cluster.pid_of("bftrainerd")
-
-        def found():
-            for folder in pathlib.Path("/proc").glob("[0-9]*"):
-                try:
-                    command = (folder / "cmdline").read_bytes().split(b"\0")
-                    parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
-                except OSError:
-                    continue
-                if int(parent) == controller and b"solver-child" in command:
-                    return int(folder.name)
-            return None
-
-        return self.wait_for(found, "the solver's process runs")
+        return self.wait_for(lambda: solver_of(self.cluster), "the solver's process runs")
 
 
 class Gres(ClusterTest):

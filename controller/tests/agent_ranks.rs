@@ -4,7 +4,8 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bftrainer::wire::{FromAgent, Outcome, ToAgent};
@@ -410,6 +411,42 @@ async fn no_process_is_left_after_the_keeper_is_killed() {
         "{words:?}"
     );
     task.is_gone().await;
+}
+
+#[tokio::test]
+async fn the_folder_of_a_killed_task_is_removed_by_the_next_one_and_no_other() {
+    let stage = Stage::set().await;
+    let temp = tempfile::tempdir().unwrap();
+    let run = || {
+        let (munged, controller) = (&stage.munged, stage.controller.address());
+        let setup = stage.dir.task(munged, &controller, "exec sleep 1000");
+        setup.with("TMPDIR", temp.path().to_str().unwrap()).run()
+    };
+    let sockets = || -> HashSet<PathBuf> {
+        let folders = std::fs::read_dir(temp.path()).unwrap().flatten();
+        folders.map(|entry| entry.path().join("report")).collect()
+    };
+    let mut killed = run();
+    let _first = stage.controller.welcomed().await;
+    let left = sockets();
+    let _living = run();
+    let _second = stage.controller.welcomed().await;
+    let living: HashSet<_> = sockets().difference(&left).cloned().collect();
+    assert_eq!((left.len(), living.len()), (1, 1));
+
+    let agent = killed.agent().await;
+    killed.signal(libc::SIGKILL);
+    killed.end().await;
+    until("its agent ends", || (!lives(agent)).then_some(())).await;
+    assert_eq!(sockets().len(), 2);
+    let _next = run();
+    let _third = stage.controller.welcomed().await;
+    until("the killed one's folder is gone", || {
+        sockets().is_disjoint(&left).then_some(())
+    })
+    .await;
+    assert!(living.iter().all(|path| path.exists()));
+    assert_eq!(sockets().len(), 2);
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 # shellcheck shell=bash disable=SC2154 # sourced by scripts/dev-cluster, which sets the variables
 # The text of a development cluster's configuration files. These functions print; they write nothing
-# and start nothing. They read $dir, $release, $port_base, $nodes, $slurm_user, $slurmd_user, $loopback_only.
+# and start nothing. They read $dir, $release, $port_base, $nodes, $features, $slurm_user, $slurmd_user,
+# $loopback_only.
 
 # Several of these keys may stand in slurm.conf, told apart by their value.
 readonly REPEATABLE_KEYS='nodename|partitionname|nodeset|downnodes'
@@ -50,10 +51,25 @@ InactiveLimit=0
 MessageTimeout=10
 SlurmdTimeout=30
 ReturnToService=2
-NodeName=n[1-$nodes] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$(slurmd_ports "$port_base" "$nodes")] CPUs=2 RealMemory=4000
+$(node_lines "$host")
 PartitionName=batch Nodes=ALL Default=YES PriorityTier=10 PreemptMode=OFF MaxTime=UNLIMITED State=UP
 PartitionName=bftrainer Nodes=ALL PriorityTier=1 PreemptMode=REQUEUE GraceTime=0 OverSubscribe=NO MaxTime=UNLIMITED DefaultTime=30 State=UP
 EOT
+}
+
+# One for all nodes when they are alike.
+node_lines() { # HOST
+    local rest="NodeHostname=$1 NodeAddr=127.0.0.1 CPUs=2 RealMemory=4000"
+    local -a words
+    local i
+    read -ra words <<<"$features"
+    if ((${#words[@]} == 0)); then
+        printf 'NodeName=n[1-%d] %s Port=[%s]\n' "$nodes" "$rest" "$(slurmd_ports "$port_base" "$nodes")"
+        return
+    fi
+    for ((i = 1; i <= nodes; i++)); do
+        printf 'NodeName=n%d %s Port=%s Features=%s\n' "$i" "$rest" "$((port_base + 1 + i))" "${words[(i - 1) % ${#words[@]}]}"
+    done
 }
 
 # Slurm before 23.02 does not know the word "disabled" and does not need the file.

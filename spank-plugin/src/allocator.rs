@@ -3,13 +3,13 @@
 //! that does not ask for a trainer is left exactly as it is.
 
 use std::io::Write;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bftrainer::spec::{self, Spec};
 use bftrainer::sys;
 
 use crate::option::{self, Given};
+use crate::panics;
 use crate::sbatch_options::SbatchOptions;
 use crate::slurm::{self, Context, refuse};
 use crate::tag::{self, Site};
@@ -44,7 +44,7 @@ pub fn init_post_opt(spank: sys::spank_t, context: Context, args: &Args) {
             }
             let work = || serve(&value, context, heterogeneous, args);
             // A job that asked for a trainer is never submitted as another kind.
-            if catch_unwind(AssertUnwindSafe(work)).is_err() {
+            if panics::caught(work).is_none() {
                 refuse("--bftrainer: the plugin failed; nothing was submitted");
             }
         }

@@ -4,11 +4,11 @@
 
 use std::ffi::{CString, OsStr, c_char, c_int};
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bftrainer::sys;
 
 use crate::option::{self, Given};
+use crate::panics;
 use crate::prepare;
 use crate::slurm::{c_string, say};
 use crate::task_env::{TaskEnv, c_strings};
@@ -34,9 +34,9 @@ pub fn task_init(spank: sys::spank_t, args: &Args) {
     }
     let words = command(tagged, script(spank));
     let run = || run_agent(&words, &mut env, args);
-    let reason = match catch_unwind(AssertUnwindSafe(run)) {
-        Ok(error) => error.to_string(),
-        Err(_) => "the plugin failed".to_owned(),
+    let reason = match panics::caught(run) {
+        Some(error) => error.to_string(),
+        None => "the plugin failed".to_owned(),
     };
     if tagged {
         say(&format!(

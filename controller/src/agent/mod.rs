@@ -30,6 +30,7 @@ mod ports;
 mod processes;
 pub mod progress;
 mod ranks;
+mod report_folder;
 pub mod run;
 mod session;
 mod settings;

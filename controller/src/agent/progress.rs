@@ -9,11 +9,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bftrainer::wire::Progress;
-use nix::unistd::mkdtemp;
 use tokio::net::UnixDatagram;
 use tokio::time::Instant;
 
 use super::log::say;
+use super::report_folder::SOCKET;
 use crate::clock;
 
 /// Every line starts with this; a later grammar gets another number.
@@ -21,9 +21,6 @@ const PREFIX: &str = "bft1 ";
 
 /// Longest datagram that is read, in bytes.
 const MAX_BYTES: usize = 1024;
-
-/// Longest path of a Unix socket in bytes, without the closing zero.
-const MAX_SOCKET_PATH: usize = 107;
 
 /// The controller gets the newest line at most so often.
 const RELAY_EVERY: Duration = Duration::from_millis(500);
@@ -96,7 +93,7 @@ pub struct Inbox {
 impl Inbox {
     /// Listens in `folder`.
     pub fn open(folder: &Path) -> io::Result<Self> {
-        let path = folder.join("report");
+        let path = folder.join(SOCKET);
         let socket = UnixDatagram::bind(&path)?;
         Ok(Inbox { socket, path })
     }
@@ -121,25 +118,6 @@ impl Inbox {
         buffer.truncate(bytes);
         Some(buffer)
     }
-}
-
-/// A private folder for the socket: in TMPDIR, or in /tmp when TMPDIR is too
-/// long for a socket's path.
-pub fn make_folder(job_id: u32) -> io::Result<PathBuf> {
-    let temp = std::env::temp_dir();
-    let mut last = io::Error::from(io::ErrorKind::InvalidFilename);
-    for parent in [temp.as_path(), Path::new("/tmp")] {
-        let template = parent.join(format!("bft-{job_id}-XXXXXX"));
-        if template.as_os_str().len() + "/report".len() > MAX_SOCKET_PATH {
-            continue;
-        }
-        // Of mode 0700.
-        match mkdtemp(&template) {
-            Ok(folder) => return Ok(folder),
-            Err(error) => last = error.into(),
-        }
-    }
-    Err(last)
 }
 
 /// The newest line of the running generation, on its way to the controller.

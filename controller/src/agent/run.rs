@@ -14,7 +14,7 @@ use super::keeper::{self, Kept, PREEMPTED};
 use super::live::{self, Live};
 use super::log::say;
 use super::processes;
-use super::progress;
+use super::report_folder::{self, ReportFolder};
 use super::session::Session;
 use super::settings::Settings;
 
@@ -76,16 +76,23 @@ pub fn run(args: Args) -> ExitCode {
         );
         return ExitCode::SUCCESS;
     }
-    let folder = progress::make_folder(identity.job_id)
+    let folder = ReportFolder::make(identity.job_id)
         .map_err(|error| say!("no folder for progress reports, they are off: {error}"))
         .ok();
     let task = identity.task();
     let code = keeper::keep(
-        |kept| agent(args, identity, folder.as_deref(), kept),
+        |kept| {
+            agent(
+                args,
+                identity,
+                folder.as_ref().map(ReportFolder::path),
+                kept,
+            )
+        },
         || revive(&task),
     );
-    if let Some(folder) = &folder {
-        let _ = std::fs::remove_dir_all(folder);
+    if let Some(folder) = folder {
+        folder.remove();
     }
     ExitCode::from(code)
 }
@@ -114,6 +121,10 @@ fn agent(args: Args, identity: Identity, reports: Option<&Path>, kept: Kept) -> 
         }),
         ckpt_dir,
     };
+    if let Some(parent) = reports.and_then(Path::parent) {
+        let parent = parent.to_owned();
+        runtime.spawn_blocking(move || report_folder::remove_left_in(&parent));
+    }
     let code = runtime.block_on(async {
         match Session::new(identity, Settings::find(), work, reports) {
             Ok(session) => session.run(kept).await,

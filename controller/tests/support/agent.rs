@@ -87,6 +87,8 @@ impl SubmitDir {
             ("SLURM_RESTART_COUNT", "2".into()),
             ("SLURMD_NODENAME", "n1".into()),
             ("SLURM_SUBMIT_DIR", text(self.path())),
+            // Killed agents leave their folders there.
+            ("TMPDIR", text(self.path())),
             // No Slurm here: a call fails at once.
             ("SLURM_CONF", "/dev/null".into()),
             ("BFT_CONTROLLER", controller.into()),

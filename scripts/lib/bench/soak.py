@@ -1,29 +1,31 @@
 """Everything goes wrong in random order, and nothing may be lost. Started by scripts/soak, which see."""
 
 import argparse
+import contextlib
 import json
-import os
 import random
-import signal
 import sqlite3
 import sys
 import time
-from collections import Counter
 
+from disturbances import Disturbances, Missed
 from figures import Progress
 from stage import ROOT, Stage
 
 sys.path.insert(0, str(ROOT / "tests"))
 
-from nodes import command_name, freeze, node_of, parent_of, pids_on, thaw  # noqa: E402
+from nodes import solver_of  # noqa: E402
 from proxy import Proxy  # noqa: E402
 
 NODES = 8
 CONF = ["SlurmdTimeout=10", "MinJobAge=7200"]
 BFTRAINER_CONF = ["quarantine_s = 5", "quarantine_max_s = 20", "grace_s = 10"]
-MAXIMA = [8, 4, 3]  # Of the trainings.
+FEATURES = "a100 h100"  # Of the nodes, in turn.
+# Most nodes and constraint of each training. One that may not run everywhere makes two classes of the
+# nodes, and the solver is asked.
+TRAININGS = [(8, None), (4, "a100"), (3, None)]
 DEVICE_MS_PER_SAMPLE = 8
-LONGEST_PAUSE_S = 8.0
+MANY_MINUTES = 5.0  # In which each kind of disturbance should happen.
 END_WITHIN_S = 300.0
 LARGEST_LOSS_DIFFERENCE = 1e-6
 
@@ -33,16 +35,20 @@ def main():
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1_000_000)
     progress = Progress("soak")
     progress.say("seed {}, {:g} minutes".format(seed, options.minutes))
-    with Stage(NODES, CONF, BFTRAINER_CONF) as stage:
+    with Stage(NODES, CONF, BFTRAINER_CONF, FEATURES) as stage:
         soak = Soak(stage, random.Random(seed), progress)
         soak.start()
-        soak.disturb(options.minutes * 60)
+        soak.disturbances.disturb(options.minutes * 60)
         soak.calm()
         problems = soak.problems()
         if problems:
             print(stage.cluster.portrait(stage.dir), file=sys.stderr)
-    done = ", ".join("{} {}".format(count, name) for name, count in sorted(soak.done.items()))
-    print("seed {}: {}".format(seed, done))
+    done = soak.disturbances.done
+    counts = ", ".join("{} {}".format(count, name) for name, count in sorted(done.items()) if count)
+    print("seed {}: {}".format(seed, counts))
+    never = sorted(name for name, count in done.items() if not count)
+    if never and options.minutes >= MANY_MINUTES:
+        print("never happened: " + ", ".join(never))
     for problem in problems:
         print("wrong: " + problem)
     print("all is right" if not problems else "{} things are wrong".format(len(problems)))
@@ -59,7 +65,7 @@ def parse_options():
 class Training:
     """The example on real data, in a folder of its own."""
 
-    def __init__(self, stage, number, most_nodes):
+    def __init__(self, stage, number, most_nodes, constraint, temp):
         self.cluster = stage.cluster
         self.dir = stage.dir / "T{}".format(number)
         self.dir.mkdir()
@@ -71,9 +77,11 @@ class Training:
         self.array = int(
             self.cluster.ok(
                 *["sbatch", "--parsable", "--bftrainer=nodes=1-{},up=1,down=1".format(most_nodes)],
+                *(["--constraint", constraint] if constraint else []),
                 *[script, "--seed", number, "--losses", "losses.json"],
                 *["--device-ms-per-sample", DEVICE_MS_PER_SAMPLE],
                 cwd=self.dir,
+                env={"TMPDIR": str(temp)},
             )
         )
 
@@ -124,207 +132,52 @@ class Soak:
     def __init__(self, stage, chance, progress):
         self.stage = stage
         self.cluster = stage.cluster
-        self.chance = chance
         self.progress = progress
-        self.done = Counter()
-        self.jobs = []  # Job numbers of the regular jobs.
-        self.undo = []  # (when, monotonic seconds; what to call)
+        self.temp = stage.dir / "tmp"  # All tasks' TMPDIR, as of one node.
+        self.drained = set()  # What there is to say of nodes that Slurm has drained.
         self.trainings = []
-        self.proxy = None
+        proxy = Proxy.of(self.cluster)
+        self.disturbances = Disturbances(stage, chance, progress, self.trainings, proxy)
 
     def start(self):
-        self.proxy = Proxy.of(self.cluster)
-        self.trainings = [Training(self.stage, n, most) for n, most in enumerate(MAXIMA, 1)]
+        self.temp.mkdir()
+        for number, (most_nodes, constraint) in enumerate(TRAININGS, 1):
+            self.trainings.append(Training(self.stage, number, most_nodes, constraint, self.temp))
         for training in self.trainings:
             self.stage.wait_for(training.epoch, "array {} has an epoch behind it".format(training.array))
-
-    # Disturbances.
-
-    def disturb(self, seconds):
-        actions = {
-            self.regular_job: 8,
-            self.kill_agent: 3,
-            self.kill_keeper: 2,
-            self.kill_rank: 3,
-            self.kill_step: 1,
-            self.kill_controller: 3,
-            self.kill_slurmctld: 1,
-            self.kill_slurmd: 2,
-            self.kill_munged: 1,
-            self.cut_nodes: 3,
-            self.reset_connections: 2,
-            self.freeze_node: 2,
-            self.drain_node: 2,
-            self.requeue_task: 2,
-        }
-        end_s = time.monotonic() + seconds
-        while time.monotonic() < end_s:
-            action = self.chance.choices(list(actions), weights=list(actions.values()))[0]
-            what = action()
-            name = action.__name__.replace("_", " ")
-            self.done[name] += 1
-            self.progress.say("{} {}".format(name, what or ""))
-            self.pass_time(self.chance.uniform(0, LONGEST_PAUSE_S))
-
-    def pass_time(self, seconds):
-        """Does what is due until so many seconds have passed."""
-        end_s = time.monotonic() + seconds
-        while True:
-            now_s = time.monotonic()
-            due = [call for time_s, call in self.undo if time_s <= now_s]
-            self.undo = [(time_s, call) for time_s, call in self.undo if time_s > now_s]
-            for call in due:
-                call()
-            if now_s >= end_s:
-                return
-            next_s = min([time_s for time_s, _ in self.undo] + [end_s])
-            time.sleep(max(0.01, next_s - time.monotonic()))
-
-    def later(self, longest_s, call):
-        self.undo.append((time.monotonic() + self.chance.uniform(0.1, longest_s), call))
-
-    def regular_job(self):
-        nodes = self.chance.choice([1, 1, 2, 3, 5, NODES])
-        seconds = round(self.chance.uniform(0.5, 12), 1)
-        done = self.cluster.run(
-            *["sbatch", "--parsable", "--exclusive", "--no-requeue", "--output=/dev/null", "-N", nodes],
-            *["-t", "1", "--wrap", "exec sleep {}".format(seconds)],
-            cwd=self.stage.dir,
-        )
-        if done.returncode == 0:
-            self.jobs.append(int(done.stdout))
-        return "on {} nodes for {} s".format(nodes, seconds)
-
-    def kill_agent(self):
-        return self.kill_one("bftrainer task", last=True)
-
-    def kill_keeper(self):
-        return self.kill_one("bftrainer task", last=False)
-
-    def kill_rank(self):
-        return self.kill_one("python3", last=False)
-
-    def kill_step(self):
-        workers = self.processes("bftrainer task")
-        steps = [parent_of(pid) for pid in workers]
-        steps = [pid for pid in steps if pid and command_name(pid).startswith("slurmstepd")]
-        return self.kill_pid(steps)
-
-    def kill_one(self, program, last):
-        """Of a random node's processes of that program, the first or last one."""
-        by_node = {}
-        for pid in self.processes(program):
-            by_node.setdefault(node_of(pid), []).append(pid)
-        by_node.pop(None, None)
-        if not by_node:
-            return "(there is none)"
-        pids = by_node[self.chance.choice(sorted(by_node))]
-        return self.kill_pid([pids[-1] if last else pids[0]])
-
-    def processes(self, program):
-        return sorted(pid for pid, command in self.cluster.processes() if command.startswith(program))
-
-    def kill_pid(self, pids):
-        if not pids:
-            return "(there is none)"
-        pid = self.chance.choice(sorted(pids))
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return "(it has ended)"
-        return str(pid)
-
-    def kill_controller(self):
-        return self.kill_daemon("bftrainerd", 15)
-
-    def kill_slurmctld(self):
-        return self.kill_daemon("slurmctld", 10)
-
-    def kill_slurmd(self):
-        return self.kill_daemon("slurmd-" + self.some_node(), 25)
-
-    def kill_munged(self):
-        return self.kill_daemon("munged", 5)
-
-    def kill_daemon(self, name, longest_s):
-        try:
-            self.cluster.kill(name)
-        except (OSError, ValueError):
-            return name + " (it does not run)"
-        self.later(longest_s, self.start_missing)
-        return name
-
-    def start_missing(self):
-        """Starts the daemons; agents go on through the proxy."""
-        plugin = self.cluster.dir / "plugstack.conf.d/bftrainer.conf"
-        line = plugin.read_text()
-        try:
-            self.cluster.start_missing()
-        except AssertionError as error:
-            # A node that is frozen, or slurmctld while munged is away: the next time.
-            self.progress.say("not all could be started: {}".format(str(error).splitlines()[0][:150]))
-        plugin.write_text(line)
-
-    def cut_nodes(self):
-        nodes = self.chance.sample(self.cluster.nodes, self.chance.choice([1, 2, NODES]))
-        self.proxy.cut(*nodes)
-        self.later(15, self.proxy.heal)
-        return ",".join(sorted(nodes))
-
-    def reset_connections(self):
-        self.proxy.reset()
-
-    def freeze_node(self):
-        node = self.some_node()
-        try:
-            frozen = freeze(self.cluster, node)
-        except (OSError, ValueError):
-            return "(its slurmd does not run)"
-        self.later(25, lambda: thaw(frozen))
-        return node
-
-    def drain_node(self):
-        node = self.some_node()
-        self.cluster.run("scontrol", "update", "NodeName=" + node, "State=DRAIN", "Reason=soak")
-        self.later(15, lambda: self.resume(node))
-        return node
-
-    def resume(self, node):
-        self.cluster.run("scontrol", "update", "NodeName=" + node, "State=RESUME")
-
-    def requeue_task(self):
-        training = self.chance.choice(self.trainings)
-        states = self.cluster.states(training.array)
-        running = sorted(task for task, state in states.items() if state == "RUNNING")
-        if not running:
-            return "(none runs)"
-        task = "{}_{}".format(training.array, self.chance.choice(running))
-        self.cluster.run("scontrol", "requeue", task)
-        return task
-
-    def some_node(self):
-        return self.chance.choice(self.cluster.nodes)
-
-    # The end.
 
     def calm(self):
         """All is mended, the regular jobs and then the trainings come to their ends."""
         self.progress.say("no more disturbances")
-        for _, call in self.undo:
-            call()
-        self.undo = []
-        self.start_missing()
-        self.stage.wait_for(lambda: not self.queued("batch"), "the regular jobs have ended")
+        self.disturbances.mend()
+        self.wait_resuming(lambda: not self.queued("batch"), "the regular jobs have ended")
         for training in self.trainings:
-            epoch = self.stage.wait_for(training.epoch, "the controller knows all trainings")
-            training.set_epochs(int(epoch) + 4)
-        # Each training reads its number of epochs when it is started again.
-        last = self.stage.start(NODES)
+            self.stage.wait_for(training.epoch, "the controller knows how far array {} is".format(training.array))
+        # All stop and are started again: then each reads its number of epochs, and the solver is asked.
+        last = self.stage.submit(NODES)
+        self.wait_resuming(lambda: last.said_s("start"), "the last regular job has started")
+        with contextlib.suppress(Missed):
+            self.disturbances.kill_solver()
+        for training in self.trainings:
+            training.set_epochs(int(training.epoch()) + 4)
         self.stage.end(last)
         self.stage.wait_ended(last)
+        self.stage.wait_for(lambda: solver_of(self.cluster), "the solver was asked, and so started again")
         began_s = time.monotonic()
         while self.queued("bftrainer") and time.monotonic() - began_s < END_WITHIN_S:
             time.sleep(1)
+
+    def wait_resuming(self, predicate, what):
+        """Waits while nodes that Slurm has drained by itself are resumed, so that the rest can be seen."""
+
+        def is_so():
+            drained = self.cluster.ok("sinfo", "-h", "-N", "-p", "batch", "-t", "drain", "-o", "%N %E")
+            for node, reason in (line.split(None, 1) for line in drained.splitlines()):
+                self.drained.add("Slurm has drained node {}: {}".format(node, reason))
+                self.disturbances.resume(node)
+            return predicate()
+
+        self.stage.wait_for(is_so, what)
 
     def queued(self, partition):
         return self.cluster.ok("squeue", "-h", "-p", partition, "-o", "%A").split()
@@ -332,13 +185,16 @@ class Soak:
     def problems(self):
         """A sentence for each thing that is not as it must be."""
         found = [problem for training in self.trainings for problem in training.problems()]
+        found += sorted(self.drained)
+        for folder in self.temp.iterdir():
+            found.append("a killed agent's folder is left: {}".format(folder.name))
         left = self.cluster.processes()
         if left:
             found.append("processes are left: {}".format(left))
         for node, state in self.cluster.node_states().items():
             if state != "idle":
                 found.append("node {} is {}".format(node, state))
-        for job_id in self.jobs:
+        for job_id in self.disturbances.jobs:
             job = self.cluster.job(job_id)
             # A killed slurmctld has forgotten the youngest jobs; a dead node's jobs die with it.
             if job and job["JobState"] not in ("COMPLETED", "NODE_FAIL"):

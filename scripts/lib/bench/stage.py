@@ -22,8 +22,8 @@ DEFAULTS = ["poll_interval_s = 2", "place_timeout_s = 10"]
 class Stage:
     """`with Stage(...) as stage`: the cluster is up inside, and gone afterwards."""
 
-    def __init__(self, nodes, conf=(), bftrainer_conf=DEFAULTS):
-        self.cluster = Cluster(nodes, conf, bftrainer_conf)
+    def __init__(self, nodes, conf=(), bftrainer_conf=DEFAULTS, features=""):
+        self.cluster = Cluster(nodes, conf, bftrainer_conf, features)
         self.dir = self.cluster.folder / "jobs"
         self.jobs = 0
 
