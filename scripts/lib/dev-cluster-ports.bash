@@ -92,5 +92,6 @@ block_is_free() { # BASE
 }
 
 listens_on() { # TCP-PORT
-    listening_ports tcp tcp6 | grep -qFx "$(printf '%04X' "$1")"
+    # -q would end before its input does, whose writer then fails.
+    listening_ports tcp tcp6 | grep -Fx "$(printf '%04X' "$1")" >/dev/null
 }
