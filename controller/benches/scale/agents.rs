@@ -127,6 +127,8 @@ async fn live(identity: Identity, common: Arc<Common>, mut told: UnboundedReceiv
     loop {
         match talk(&identity, &common, &mut told, &mut running).await {
             Ok(()) => return,
+            // The controller has let it go, for Slurm has, or is about to.
+            Err(NetError::Closed) => sleep(Duration::from_secs(1)).await,
             Err(error) => {
                 eprintln!("{}_{}: {error}", identity.array, identity.task);
                 sleep(Duration::from_secs(1)).await;
