@@ -1,7 +1,7 @@
 //! The process that is measured: the daemon's own loop on the simulated cluster. On its standard
 //! output it says what befalls tasks, on its standard input it is told what agents do.
 
-use std::io::{BufRead, Write};
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};

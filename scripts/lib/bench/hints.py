@@ -62,6 +62,7 @@ def rounds(stage, trainer, job, seconds):
         stage.wait_trains(trainer, NODES)
         delays_s += [start_s - opened_s for start_s in stage.rank_starts(opened_s).values()]
         job = stage.start(NODES)
+        stage.wait_seen()
     passed_s = time.monotonic() - began_s
     used, looked = process_cpu_s(pid) - cpu_s, stage.looks() - looks
     return used / passed_s, looked / passed_s, delays_s, job

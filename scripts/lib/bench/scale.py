@@ -53,10 +53,11 @@ def libslurm_s(stage, progress):
         last = ARRAY_TASKS - 1
         words = ["--parsable", "--hold", "-p", "bftrainer", "--array=0-{}".format(last)]
         arrays.append(cluster.ok("sbatch", *words, script, cwd=stage.dir).strip())
-        # A change gives each task a record of its own.
-        split = "JobId={}_[0-{}]".format(arrays[-1], last)
+        # A change of some, not of all at once, gives each task a record of its own.
+        split = "JobId={}_[1-{}]".format(arrays[-1], last)
         cluster.ok("scontrol", "update", split, "TimeLimit=2")
-    progress.say("{} jobs wait in it".format(ARRAYS * ARRAY_TASKS))
+    records = len(cluster.jobs())
+    progress.say("{} jobs wait in it".format(records))
     stage.wait_seen()
     pid = cluster.pid_of("bftrainerd")
     before_s, looks = thread_cpu_s(pid, SLURM_THREAD), stage.looks()
@@ -67,7 +68,7 @@ def libslurm_s(stage, progress):
     taken_s = (thread_cpu_s(pid, SLURM_THREAD) - before_s) / (stage.looks() - looks)
     for array in arrays:
         cluster.ok("scancel", array)
-    return taken_s / (ARRAYS * ARRAY_TASKS)
+    return taken_s / records
 
 
 def measure(munge_socket, minutes):
