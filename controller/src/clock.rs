@@ -80,7 +80,7 @@ mod tests {
     fn an_answer_that_is_late_or_cut_to_seconds_tells_of_no_other_clock() {
         assert_eq!(SteadyClock::apart_s(100.7, 109.2, 100), 0.0);
         assert_eq!(SteadyClock::apart_s(100.7, 109.2, 111), 0.0);
-        assert_eq!(SteadyClock::apart_s(100.5, 100.6, 160), 59.4);
+        assert_eq!(SteadyClock::apart_s(100.5, 100.5, 160), 59.5);
         assert_eq!(SteadyClock::apart_s(100.5, 101.0, 40), -59.5);
     }
 }

@@ -50,6 +50,9 @@ struct Arguments {
     /// How long is measured
     #[arg(long, default_value_t = 10.0)]
     minutes: f64,
+    /// What libslurm takes for each node and job of an answer, microseconds
+    #[arg(long, default_value_t = 0.0)]
+    record_us: f64,
     /// Be the process that is measured, with this configuration
     #[arg(long, hide = true)]
     serve: Option<PathBuf>,
@@ -64,7 +67,8 @@ fn main() -> ExitCode {
     }
     let arguments = Arguments::parse();
     if let Some(config) = &arguments.serve {
-        return daemon::serve(config);
+        let record = Duration::from_secs_f64(arguments.record_us / 1e6);
+        return daemon::serve(config, record);
     }
     match measure(&arguments) {
         Ok(figures) => {
@@ -95,6 +99,7 @@ async fn measure(arguments: &Arguments) -> io::Result<Value> {
     let mut child = Command::new(std::env::current_exe()?)
         .arg("--serve")
         .arg(&path)
+        .args(["--record-us", &arguments.record_us.to_string()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(File::create(folder.path().join("log"))?)
@@ -191,7 +196,7 @@ impl Stage {
             "filled": self.filled,
             "cpu_share": share(|used| used.all_s - used.foreign_s),
             "brain_share": share(|used| used.main_s),
-            "records_share": share(|used| used.slurm_s),
+            "slurm_share": share(|used| used.slurm_s),
             "memory_mb": memory_mb,
             "store_bytes_per_h": store_bytes as f64 * 3600.0 / wall_s,
         });

@@ -208,6 +208,10 @@ pub fn run_with<S: Slurmctld>(
     })
 }
 
+/// Inputs are taken in no more often: a thousand agents' heartbeats one by one would cost more
+/// than all decisions.
+const APART: Duration = Duration::from_millis(20);
+
 /// Why the daemon serves no longer.
 enum Ended {
     /// It was told to.
@@ -279,6 +283,7 @@ async fn think(
     signals: &mut Signals,
 ) -> Ended {
     let mut watchdog = Watchdog::new();
+    let mut not_before = Instant::now();
     service::ready("serving");
     let ended = loop {
         watchdog.turned();
@@ -301,6 +306,8 @@ async fn think(
             _ = signals.terminate.recv() => break Ended::Told,
             _ = signals.interrupt.recv() => break Ended::Told,
         }
+        sleep_until(not_before).await;
+        not_before = Instant::now() + APART;
         // What has arrived by now is one event.
         while let Ok(input) = received.try_recv() {
             inputs.push(input);
