@@ -208,6 +208,10 @@ pub enum ToAgent {
         grace_s: f64,
         /// Epoch seconds at which Slurm's limit ends the task.
         end_time_s: Option<i64>,
+        /// The time by which the controller goes, slurmctld's, epoch seconds. Controllers
+        /// that don't say leave the agent to its host's clock.
+        #[serde(default)]
+        time_s: Option<f64>,
     },
     /// Alive: the answer to each [`FromAgent::Heartbeat`]. An agent that hears
     /// nothing for three heartbeats connects anew.

@@ -78,9 +78,10 @@ class Cluster:
         if left or "outlived" in said:
             raise AssertionError("processes outlived the cluster: {} {}".format(said, left))
 
-    def dev_cluster(self, *command):
+    def dev_cluster(self, *command, env=None):
         done = subprocess.run(
             [str(DEV_CLUSTER), "--dir", str(self.dir), *command],
+            env={**os.environ, **(env or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -90,8 +91,15 @@ class Cluster:
             raise AssertionError("dev-cluster {}: {}{}".format(command, done.stdout, done.stderr))
         return done.stdout
 
-    def start_controller(self):
-        self.dev_cluster("start-bftrainerd")
+    def start_controller(self, env=None):
+        """Starts it; `env` is added to its environment."""
+        self.dev_cluster("start-bftrainerd", env=env)
+
+    def controller_address(self):
+        """Host and port at which it listens."""
+        conf = (self.dir / "bftrainer.toml").read_text()
+        host, port = re.search(r'controller = "(.*):(\d+)"', conf).groups()
+        return host, int(port)
 
     def stop_controller(self):
         self.dev_cluster("stop-bftrainerd")

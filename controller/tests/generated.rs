@@ -75,7 +75,7 @@ fn transitions(jobs: &[Job]) -> String {
 fn sacct(jobs: &[Job]) -> String {
     let time = |seconds: u64| {
         let time = jiff::Timestamp::from_second((BEGIN_S + seconds) as i64).unwrap();
-        time.to_zoned(jiff::tz::TimeZone::UTC)
+        time.to_zoned_datetime(jiff::tz::TimeZone::UTC)
             .datetime()
             .to_string()
     };

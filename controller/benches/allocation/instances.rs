@@ -4,6 +4,8 @@ use bftrainer_core::allocation::{NodeClass, Problem, Share, TrainerDemand};
 use bftrainer_core::curve::Curve;
 use bftrainer_core::metric::Metric;
 
+use crate::random::Random;
+
 /// Node counts at which the paper measured.
 const COUNTS: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 
@@ -25,33 +27,6 @@ const NETWORKS: [[f64; 7]; 7] = [
 
 /// Seconds over which a decision must pay.
 const HORIZON_S: f64 = 60.0;
-
-/// Numbers that look random (xorshift64*, Vigna 2016), the same in every run.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        let mut random = Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-        random.real();
-        random
-    }
-
-    /// In 0..1.
-    pub fn real(&mut self) -> f64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    pub fn between(&mut self, low: f64, high: f64) -> f64 {
-        low + (high - low) * self.real()
-    }
-
-    pub fn below(&mut self, limit: usize) -> usize {
-        (self.real() * limit as f64) as usize
-    }
-}
 
 /// A trainer of a random network that holds nothing.
 fn trainer(random: &mut Random, max: u32) -> TrainerDemand {

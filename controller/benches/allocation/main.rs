@@ -5,6 +5,8 @@
 
 mod instances;
 mod paper;
+#[path = "../random.rs"]
+mod random;
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

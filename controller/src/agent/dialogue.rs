@@ -82,7 +82,11 @@ impl Session {
                 heartbeat_s,
                 grace_s,
                 end_time_s,
+                time_s,
             } => {
+                if let Some(ahead_s) = time_s.and_then(|time_s| self.clock.follow(time_s)) {
+                    say!("the controller's clock is {ahead_s:+.0} s ahead: it is gone by");
+                }
                 self.trainer = Some(Trainer {
                     min_nodes,
                     max_nodes,

@@ -29,7 +29,7 @@ use super::signals::Signals;
 use super::starting::Preparing;
 use super::tee::Tee;
 use super::times;
-use crate::clock;
+use crate::clock::SteadyClock;
 
 /// Rank 0's output may take so long to be copied after its end.
 const DRAIN_WITHIN: Duration = Duration::from_secs(2);
@@ -88,7 +88,8 @@ pub struct Session {
     pub(super) down_reasons: Vec<String>,
     /// Since when it has been idle or without a controller, whichever is later.
     pub(super) alone_since: Instant,
-    pub(super) began_s: f64,
+    /// Goes by the controller's, once it is known.
+    pub(super) clock: SteadyClock,
     pub(super) end_time_s: Option<i64>,
     /// How the last generation ended, told again after each Join.
     pub(super) last_stopped: Option<(u64, Outcome)>,
@@ -124,7 +125,7 @@ impl Session {
             joined: false,
             down_reasons: Vec::new(),
             alone_since: now,
-            began_s: clock::now_s(),
+            clock: SteadyClock::start(),
             end_time_s: None,
             last_stopped: None,
             verdict: None,
@@ -333,10 +334,10 @@ impl Session {
     /// Begins to leave when Slurm's limit comes near, or after too long without
     /// controller and ranks.
     fn depart_if_due(&mut self, now: Instant) {
-        let now_s = clock::now_s();
+        let now_s = self.clock.now_s();
         if let Some(end_time_s) = self.end_time_s {
             let (end_s, grace) = (end_time_s as f64, self.grace());
-            let leave_s = departure::leave_at_s(self.began_s, end_s, grace.as_secs_f64());
+            let leave_s = departure::leave_at_s(self.clock.began_s(), end_s, grace.as_secs_f64());
             if now_s < leave_s {
                 Departure::cancel(&mut self.departure, Cause::LimitNear);
             } else if self.departure.is_none() {
@@ -382,8 +383,9 @@ impl Session {
                 .filter(|_| self.departure.is_none())
                 .map(|end_time_s| {
                     let grace_s = self.grace().as_secs_f64();
-                    let leave_s = departure::leave_at_s(self.began_s, end_time_s as f64, grace_s);
-                    now + times::seconds(leave_s - clock::now_s())
+                    let (began_s, end_s) = (self.clock.began_s(), end_time_s as f64);
+                    let leave_s = departure::leave_at_s(began_s, end_s, grace_s);
+                    now + times::seconds(leave_s - self.clock.now_s())
                 }),
         ];
         for moment in moments.into_iter().flatten() {

@@ -145,8 +145,7 @@ fn clock(site: &Site, findings: &mut Findings) {
             },
             "clock",
             format!("this host's is {ahead_s} s ahead of slurmctld's"),
-            "nodes are vacated too late or too early for planned jobs, and munge refuses what is \
-             300 s apart",
+            "bftrainerd goes by slurmctld's, but munge refuses what is 300 s apart",
             "synchronise the clocks (chrony, systemd-timesyncd)",
         );
     }

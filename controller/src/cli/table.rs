@@ -157,7 +157,7 @@ fn local_time(epoch_s: f64) -> String {
     jiff::Timestamp::from_second(epoch_s as i64).map_or_else(
         |_| "-".to_owned(),
         |time| {
-            time.to_zoned(jiff::tz::TimeZone::system())
+            time.to_zoned_datetime(jiff::tz::TimeZone::system())
                 .strftime("%Y-%m-%dT%H:%M:%S")
                 .to_string()
         },

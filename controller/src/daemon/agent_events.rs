@@ -83,6 +83,7 @@ impl Brain {
             heartbeat_s: self.config.heartbeat_s,
             grace_s: self.config.engine.grace_s,
             end_time_s,
+            time_s: Some(now_s),
         };
         if to_agent.send(welcome).is_err() {
             return;

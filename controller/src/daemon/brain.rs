@@ -113,6 +113,9 @@ pub(super) struct Brain {
     pub plain_jobs: usize,
     /// Whether Slurm's state was ever seen.
     pub has_seen: bool,
+    /// Slurmctld's clock when it was seen to be another one than ours, epoch seconds: what was
+    /// noted with our time is void.
+    pub other_time_s: Option<f64>,
     /// Placements that may still be sent in the current second.
     pub start_tokens: f64,
     pub tokens_at_s: f64,
@@ -195,6 +198,7 @@ impl Brain {
             respecifications: BTreeMap::new(),
             plain_jobs: 0,
             has_seen: false,
+            other_time_s: None,
             start_tokens: 0.0,
             tokens_at_s: 0.0,
             admin_orders: Orders::load(&config.state_dir),
@@ -216,7 +220,7 @@ impl Brain {
 
     /// Takes in what happened until `now_s` as one event.
     pub fn take(&mut self, now_s: f64, inputs: Vec<Input>) {
-        self.mind_the_clock(now_s);
+        self.mind_the_gap(now_s);
         self.integrate(now_s);
         let mut events = std::mem::take(&mut self.immediate_events);
         let mut questions = Vec::new();
@@ -244,9 +248,9 @@ impl Brain {
                     // The asker may have gone away.
                     let _ = answer.send(self.shown(now_s, what));
                 }
-                Input::Hint => {
+                Input::Hints(hints) => {
                     self.hinted_at_s = now_s;
-                    self.accounting.metrics.hints.inc();
+                    self.accounting.metrics.hints.inc_by(hints);
                 }
             }
         }
@@ -275,17 +279,12 @@ impl Brain {
         self.look_when_due(now_s);
     }
 
-    /// Who was not listened to, as the daemon stood still or the clock was set, has
-    /// not been silent; and a clock that was set back must not put off the next look.
-    fn mind_the_clock(&mut self, now_s: f64) {
+    /// Who was not listened to, as the daemon stood still, has not been silent.
+    fn mind_the_gap(&mut self, now_s: f64) {
         let gap_s = now_s - self.taken_at_s;
         self.taken_at_s = now_s;
-        if !(0.0..=self.config.heartbeat_s.max(LONGEST_WAIT_S * 2.0)).contains(&gap_s) {
+        if gap_s > self.config.heartbeat_s.max(LONGEST_WAIT_S * 2.0) {
             self.agents.forgive(now_s);
-        }
-        if gap_s < 0.0 {
-            self.last_look_s = 0.0;
-            self.last_everything_s = 0.0;
         }
     }
 
@@ -342,7 +341,11 @@ impl Brain {
                 }
                 self.failures_in_a_row = 0;
                 self.looks += 1;
-                self.observe(now_s, sight, events);
+                if sight.clock_ahead_s == 0.0 {
+                    self.observe(now_s, sight, events);
+                } else {
+                    self.other_time_s = Some(now_s + sight.clock_ahead_s);
+                }
             }
             Report::Blind(error) => {
                 self.look_under_way = false;

@@ -11,6 +11,7 @@ mod agents;
 mod answers;
 mod brain;
 mod closing;
+mod hints;
 mod history;
 mod learned;
 mod levels;
@@ -34,21 +35,22 @@ mod web;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bftrainer::hint;
 use bftrainer::wire::{Answer, FromAgent, Join, Query, Set, ToAgent};
 use clap::Parser;
 use thiserror::Error;
 use tokio::net::{TcpListener, UdpSocket};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use crate::clock::now_s;
+use crate::clock::SteadyClock;
 use crate::config::Config;
 use crate::service::{self, Watchdog};
-use crate::slurm::{Slurm, SlurmError};
+use crate::slurm::{Slurm, SlurmError, SlurmSettings};
 use crate::store::{Store, StoreError};
 use brain::Brain;
+pub use slurm_thread::{Change, ChangeKind, Purpose, Sight, Slurmctld};
 
 /// Fills a Slurm cluster's idle nodes with elastic training.
 #[derive(Debug, Parser)]
@@ -117,8 +119,8 @@ pub enum Input {
         /// Where the answer goes.
         answer: oneshot::Sender<Answer>,
     },
-    /// A node's prolog or epilog says that something changed.
-    Hint,
+    /// Nodes' prologs or epilogs say, so many times, that something changed.
+    Hints(u64),
 }
 
 /// Why the daemon could not start or go on.
@@ -163,6 +165,23 @@ pub enum DaemonError {
 
 /// Runs the daemon until SIGTERM or SIGINT.
 pub fn run(config: Config) -> Result<(), DaemonError> {
+    let settings = Slurm::new().settings()?;
+    let own = nix::unistd::Uid::effective().as_raw();
+    if own != settings.slurm_user_uid {
+        return Err(DaemonError::WrongUser {
+            own,
+            slurm_user: settings.slurm_user_uid,
+        });
+    }
+    run_with(config, settings, Slurm::new)
+}
+
+/// Runs the daemon on the slurmctld that `slurm` makes in the thread that speaks to it.
+pub fn run_with<S: Slurmctld>(
+    mut config: Config,
+    settings: SlurmSettings,
+    slurm: impl Fn() -> S + Clone + Send + 'static,
+) -> Result<(), DaemonError> {
     // The brain has this thread for itself: while it thinks, which takes a solver up to
     // `solver_limit_s`, the network goes on in the other one, and what comes is one event.
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -173,49 +192,75 @@ pub fn run(config: Config) -> Result<(), DaemonError> {
             what: "starting the runtime",
             error,
         })?;
-    runtime.block_on(serve(config))
+    runtime.block_on(async {
+        let mut signals = Signals::caught()?;
+        let mut clock = SteadyClock::start();
+        if let Some(ahead_s) = clock.follow(settings.slurmctld_time_s as f64) {
+            log::warn!("slurmctld's clock is {ahead_s:+.0} s ahead of this host's: it is gone by");
+        }
+        while let Ended::ClockWasSet(kept, time_s) =
+            serve(config, settings.clone(), slurm.clone(), clock, &mut signals).await?
+        {
+            config = *kept;
+            clock.follow(time_s);
+        }
+        Ok(())
+    })
 }
 
-async fn serve(config: Config) -> Result<(), DaemonError> {
-    let settings = Slurm::new().settings()?;
-    let own = nix::unistd::Uid::effective().as_raw();
-    if own != settings.slurm_user_uid {
-        return Err(DaemonError::WrongUser {
-            own,
-            slurm_user: settings.slurm_user_uid,
-        });
-    }
-    let (store, memory) = Store::open(&config.state_dir, brain::KEPT_DECISIONS as u32)?;
-    let (listener, hints) = bind(&config.controller).await?;
-    let munge_socket = config
-        .munge_socket
-        .clone()
-        .or_else(crate::slurm_conf::munge_socket);
-    let (inputs, mut received) = mpsc::unbounded_channel();
-    let orders = slurm_thread::start(Slurm::new, config.partition.clone(), inputs.clone())
-        .map_err(|error| DaemonError::System {
-            what: "starting the thread for Slurm",
-            error,
-        })?;
-    tokio::spawn(server::accept_all(listener, munge_socket, inputs.clone()));
-    if let Some(address) = &config.http {
-        let listener = listen("http", address).await?;
-        let router = web::router(&inputs, config.state_dir.clone(), &settings);
-        tokio::spawn(crate::http::serve(listener, router));
-    }
-    tokio::spawn(receive_hints(hints, inputs));
-    let stop = |kind| {
-        signal(kind).map_err(|error| DaemonError::System {
-            what: "catching signals",
-            error,
-        })
-    };
-    let (mut terminate, mut interrupt, mut hangup) = (
-        stop(SignalKind::terminate())?,
-        stop(SignalKind::interrupt())?,
-        stop(SignalKind::hangup())?,
-    );
+/// Inputs are taken in no more often: a thousand agents' heartbeats one by one would cost more
+/// than all decisions.
+const APART: Duration = Duration::from_millis(20);
 
+/// Why the daemon serves no longer.
+enum Ended {
+    /// It was told to.
+    Told,
+    /// Somebody has set slurmctld's clock: the configuration in force, and the new time, epoch
+    /// seconds.
+    ClockWasSet(Box<Config>, f64),
+}
+
+/// The signals that it heeds.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn caught() -> Result<Self, DaemonError> {
+        let caught = |kind| {
+            signal(kind).map_err(|error| DaemonError::System {
+                what: "catching signals",
+                error,
+            })
+        };
+        Ok(Signals {
+            terminate: caught(SignalKind::terminate())?,
+            interrupt: caught(SignalKind::interrupt())?,
+            hangup: caught(SignalKind::hangup())?,
+        })
+    }
+}
+
+async fn serve<S: Slurmctld>(
+    config: Config,
+    settings: SlurmSettings,
+    slurm: impl FnOnce() -> S + Send + 'static,
+    clock: SteadyClock,
+    signals: &mut Signals,
+) -> Result<Ended, DaemonError> {
+    let (store, memory) = Store::open(&config.state_dir, brain::KEPT_DECISIONS as u32)?;
+    let (inputs, mut received) = mpsc::unbounded_channel();
+    let mut ports = open_ports(&config, &settings, &inputs).await?;
+    let orders =
+        slurm_thread::start(slurm, config.partition.clone(), clock, inputs).map_err(|error| {
+            DaemonError::System {
+                what: "starting the thread for Slurm",
+                error,
+            }
+        })?;
     log::info!(
         "bftrainerd {} started, Slurm {}, partition {}, listening at {}",
         env!("CARGO_PKG_VERSION"),
@@ -224,40 +269,90 @@ async fn serve(config: Config) -> Result<(), DaemonError> {
         config.controller
     );
     let mut brain = Brain::new(config, settings, orders, store, memory);
+    let ended = think(&mut brain, &clock, &mut received, signals).await;
+    // The ports must be free before they are opened again.
+    ports.shutdown().await;
+    Ok(ended)
+}
+
+/// Gives the brain what happens until the end, and has it keep what it must.
+async fn think(
+    brain: &mut Brain,
+    clock: &SteadyClock,
+    received: &mut mpsc::UnboundedReceiver<Input>,
+    signals: &mut Signals,
+) -> Ended {
     let mut watchdog = Watchdog::new();
+    let mut not_before = Instant::now();
     service::ready("serving");
-    loop {
+    let ended = loop {
         watchdog.turned();
-        let wake_at = Instant::now() + Duration::from_secs_f64(brain.seconds_to_wake(now_s()));
+        let wake_at =
+            Instant::now() + Duration::from_secs_f64(brain.seconds_to_wake(clock.now_s()));
+        let mut inputs = Vec::new();
         tokio::select! {
-            input = received.recv() => {
-                let Some(input) = input else { return Ok(()) };
-                let mut inputs = vec![input];
-                // What has arrived by now is one event.
-                while let Ok(input) = received.try_recv() {
-                    inputs.push(input);
-                }
-                brain.take(now_s(), inputs);
-            }
-            () = sleep_until(wake_at) => brain.take(now_s(), Vec::new()),
-            _ = hangup.recv() => {
+            // The brain and what it has started hold senders as long as it lives.
+            Some(input) = received.recv() => inputs.push(input),
+            () = sleep_until(wake_at) => {}
+            _ = signals.hangup.recv() => {
                 service::reloading();
                 match brain.reload() {
                     Ok(said) => log::info!("{said}"),
                     Err(said) => log::error!("{said}"),
                 }
                 service::ready("serving");
+                continue;
             }
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
+            _ = signals.terminate.recv() => break Ended::Told,
+            _ = signals.interrupt.recv() => break Ended::Told,
         }
+        sleep_until(not_before).await;
+        not_before = Instant::now() + APART;
+        // What has arrived by now is one event.
+        while let Ok(input) = received.try_recv() {
+            inputs.push(input);
+        }
+        brain.take(clock.now_s(), inputs);
+        if let Some(time_s) = brain.other_time_s {
+            log::warn!(
+                "slurmctld's clock was set by {:+.0} s: Slurm and the agents are asked anew for all \
+                 that was noted with its time",
+                time_s - clock.now_s()
+            );
+            break Ended::ClockWasSet(Box::new(brain.config.clone()), time_s);
+        }
+    };
+    let end_s = clock.now_s();
+    brain.integrate(end_s);
+    brain.keep_harvest(end_s);
+    brain.keep_learned(end_s);
+    if matches!(ended, Ended::Told) {
+        service::stopping();
+        log::info!("bftrainerd stops; trainers go on without it");
     }
-    service::stopping();
-    brain.integrate(now_s());
-    brain.keep_harvest(now_s());
-    brain.keep_learned(now_s());
-    log::info!("bftrainerd stops; trainers go on without it");
-    Ok(())
+    ended
+}
+
+/// Opens the port for agents and commands, that for hints and, if wanted, that for the page.
+async fn open_ports(
+    config: &Config,
+    settings: &SlurmSettings,
+    inputs: &mpsc::UnboundedSender<Input>,
+) -> Result<JoinSet<()>, DaemonError> {
+    let mut ports = JoinSet::new();
+    let (listener, hints) = bind(&config.controller).await?;
+    let munge_socket = config
+        .munge_socket
+        .clone()
+        .or_else(crate::slurm_conf::munge_socket);
+    ports.spawn(server::accept_all(listener, munge_socket, inputs.clone()));
+    if let Some(address) = &config.http {
+        let listener = listen("http", address).await?;
+        let router = web::router(inputs, config.state_dir.clone(), settings);
+        ports.spawn(crate::http::serve(listener, router));
+    }
+    ports.spawn(hints::receive(hints, inputs.clone()));
+    Ok(ports)
 }
 
 /// The port for agents and commands, and that for hints.
@@ -280,23 +375,5 @@ fn port_error(setting: &'static str, address: &str, error: std::io::Error) -> Da
         setting,
         address: address.to_owned(),
         error,
-    }
-}
-
-async fn receive_hints(socket: UdpSocket, inputs: mpsc::UnboundedSender<Input>) {
-    let mut buffer = [0; hint::MAX_BYTES + 1];
-    loop {
-        match socket.recv(&mut buffer).await {
-            Ok(length) if hint::is_hint(&buffer[..length]) => {
-                if inputs.send(Input::Hint).is_err() {
-                    return;
-                }
-            }
-            Ok(_) => {}
-            Err(error) => {
-                log::warn!("hints: {error}");
-                tokio::time::sleep(Duration::from_secs(1)).await;
-            }
-        }
     }
 }

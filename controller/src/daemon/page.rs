@@ -179,6 +179,7 @@ mod tests {
     fn brain(folder: &Path, nodes: usize, trainers: u32, private_jobs: bool) -> Brain {
         let config = Config::parse("learn = false", folder).unwrap();
         let settings = SlurmSettings {
+            slurmctld_time_s: 0,
             slurm_user_uid: 64030,
             kill_wait_s: 30,
             backfill_interval_s: 30,

@@ -8,7 +8,7 @@ use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::Input;
-use crate::clock;
+use crate::clock::SteadyClock;
 use crate::slurm::{
     JobRecord, JobSelection, NodeRecord, ReservationRecord, Slurm, SlurmError, TaskName, TaskUpdate,
 };
@@ -105,14 +105,33 @@ pub struct Sight {
     pub reservations: Option<Vec<ReservationRecord>>,
     /// The partition's nodes, or why there are none.
     pub partition_nodes: Option<Result<Vec<String>, SlurmError>>,
+    /// How far slurmctld's clock is ahead of ours, seconds; 0 when they may agree.
+    pub clock_ahead_s: f64,
     /// How long slurmctld took, seconds.
     pub query_s: f64,
 }
 
+/// What the thread speaks to: libslurm, or what stands for a cluster that is not there.
+pub trait Slurmctld: 'static {
+    /// Looks at nodes and jobs that matter to `partition`, at a time of `clock`; when `everything`
+    /// is asked for, none of it may be left out as unchanged. What a failed look has seen is seen
+    /// again by the next.
+    fn look(
+        &mut self,
+        partition: &str,
+        everything: bool,
+        clock: &SteadyClock,
+    ) -> Result<Sight, SlurmError>;
+
+    /// Makes a change.
+    fn apply(&mut self, change: &Change) -> Result<(), SlurmError>;
+}
+
 /// Starts the thread. It ends when the returned sender is dropped.
-pub fn start(
-    slurm: impl FnOnce() -> Slurm + Send + 'static,
+pub fn start<S: Slurmctld>(
+    slurm: impl FnOnce() -> S + Send + 'static,
     partition: String,
+    clock: SteadyClock,
     inputs: UnboundedSender<Input>,
 ) -> std::io::Result<mpsc::Sender<Order>> {
     let (orders, received) = mpsc::channel();
@@ -122,16 +141,14 @@ pub fn start(
             let mut slurm = slurm();
             for order in received {
                 let report = match order {
-                    Order::Look { everything } => match look(&mut slurm, &partition, everything) {
-                        Ok(sight) => Report::Seen(sight),
-                        Err(error) => {
-                            // What this look has seen so far must be reported again.
-                            slurm.forget();
-                            Report::Blind(error)
+                    Order::Look { everything } => {
+                        match slurm.look(&partition, everything, &clock) {
+                            Ok(sight) => Report::Seen(sight),
+                            Err(error) => Report::Blind(error),
                         }
-                    },
+                    }
                     Order::Change(change) => {
-                        let result = apply(&slurm, &change);
+                        let result = slurm.apply(&change);
                         Report::Changed(change, result)
                     }
                 };
@@ -143,7 +160,35 @@ pub fn start(
     Ok(orders)
 }
 
-fn look(slurm: &mut Slurm, partition: &str, everything: bool) -> Result<Sight, SlurmError> {
+impl Slurmctld for Slurm {
+    fn look(
+        &mut self,
+        partition: &str,
+        everything: bool,
+        clock: &SteadyClock,
+    ) -> Result<Sight, SlurmError> {
+        let sight = look(self, partition, everything, clock);
+        if sight.is_err() {
+            self.forget();
+        }
+        sight
+    }
+
+    fn apply(&mut self, change: &Change) -> Result<(), SlurmError> {
+        match &change.kind {
+            ChangeKind::Update(update) => self.update(&change.tasks, update),
+            ChangeKind::RequeueHold => self.requeue_hold(&change.tasks),
+            ChangeKind::Cancel => self.cancel(&change.tasks),
+        }
+    }
+}
+
+fn look(
+    slurm: &mut Slurm,
+    partition: &str,
+    everything: bool,
+    clock: &SteadyClock,
+) -> Result<Sight, SlurmError> {
     let began = Instant::now();
     if everything {
         // Backfill's plans change no job: slurmctld would say that nothing has.
@@ -154,7 +199,7 @@ fn look(slurm: &mut Slurm, partition: &str, everything: bool) -> Result<Sight, S
     let nodes = slurm.load_nodes()?;
     let jobs = slurm.load_jobs(&JobSelection {
         partition,
-        started_since_s: clock::now_s() as i64 - STARTED_LATELY_S,
+        started_since_s: clock.now_s() as i64 - STARTED_LATELY_S,
     })?;
     let mut sight = Sight {
         nodes,
@@ -163,19 +208,15 @@ fn look(slurm: &mut Slurm, partition: &str, everything: bool) -> Result<Sight, S
     };
     if everything {
         sight.reservations = Some(slurm.load_reservations()?);
-        sight.partition_nodes = match slurm.partition_nodes(partition) {
-            Err(error @ SlurmError::NotFound(_)) => Some(Err(error)),
-            nodes => Some(Ok(nodes?)),
-        };
+        let asked_s = clock.now_s();
+        let (names, time_s) = slurm.partition_nodes(partition)?;
+        sight.clock_ahead_s = SteadyClock::apart_s(asked_s, clock.now_s(), time_s);
+        sight.partition_nodes = Some(names.ok_or_else(|| {
+            SlurmError::NotFound(format!(
+                "Slurm has no partition \"{partition}\": add it to slurm.conf or correct `partition`"
+            ))
+        }));
     }
     sight.query_s = began.elapsed().as_secs_f64();
     Ok(sight)
-}
-
-fn apply(slurm: &Slurm, change: &Change) -> Result<(), SlurmError> {
-    match &change.kind {
-        ChangeKind::Update(update) => slurm.update(&change.tasks, update),
-        ChangeKind::RequeueHold => slurm.requeue_hold(&change.tasks),
-        ChangeKind::Cancel => slurm.cancel(&change.tasks),
-    }
 }

@@ -56,6 +56,8 @@ impl SlurmError {
 /// Settings of the site's Slurm that matter to us.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlurmSettings {
+    /// slurmctld's clock when it answered, epoch seconds.
+    pub slurmctld_time_s: i64,
     /// SlurmUser's uid.
     pub slurm_user_uid: u32,
     /// KillWait, seconds.
@@ -122,6 +124,7 @@ impl Slurm {
         let parameters = text::owned(conf.sched_params);
         let number = |name| text::option_value(&parameters, name).and_then(|v| v.parse().ok());
         let settings = SlurmSettings {
+            slurmctld_time_s: conf.last_update,
             slurm_user_uid: conf.slurm_user_id,
             kill_wait_s: conf.kill_wait,
             backfill_interval_s: number("bf_interval").unwrap_or(30),
@@ -136,24 +139,24 @@ impl Slurm {
         Ok(settings)
     }
 
-    /// The node names of partition `name`.
-    pub fn partition_nodes(&self, name: &str) -> Result<Vec<String>, SlurmError> {
+    /// The node names of partition `name`, if there is such a one, and slurmctld's clock when it
+    /// answered, epoch seconds.
+    pub fn partition_nodes(&self, name: &str) -> Result<(Option<Vec<String>>, i64), SlurmError> {
         let mut message = ptr::null_mut();
         // SAFETY: `message` receives an allocation that is freed below.
         check(unsafe { sys::slurm_load_partitions(0, &mut message, sys::BFT_SHOW_ALL) })?;
         // SAFETY: the call succeeded, so the array holds record_count records.
-        let partitions = unsafe { records((*message).partition_array, (*message).record_count) };
+        let (partitions, time_s) = unsafe {
+            let found = records((*message).partition_array, (*message).record_count);
+            (found, (*message).last_update)
+        };
         let nodes = partitions
             .iter()
             .find(|partition| text::owned(partition.name) == name)
             .map(|partition| text::hosts(&text::owned(partition.nodes)));
         // SAFETY: `message` came from slurm_load_partitions.
         unsafe { sys::slurm_free_partition_info_msg(message) };
-        nodes.ok_or_else(|| {
-            SlurmError::NotFound(format!(
-                "Slurm has no partition \"{name}\": add it to slurm.conf or correct `partition`"
-            ))
-        })
+        Ok((nodes, time_s))
     }
 }
 

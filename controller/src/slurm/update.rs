@@ -136,8 +136,8 @@ impl Slurm {
             message.time_limit = limit_min;
         }
         if update.begin_now {
-            // SAFETY: time(2) with a null pointer only returns the time.
-            message.begin_time = unsafe { libc::time(ptr::null_mut()) };
+            // Slurm takes what is past for its own now, whatever our clock says.
+            message.begin_time = 1;
         }
         match update.hold {
             // Priority 0 set by SlurmUser is a hold that the user can't lift.

@@ -49,7 +49,7 @@ pub fn parse_time(text: &str, zone: &TimeZone) -> Result<f64, String> {
     let zoned = text.parse::<jiff::Timestamp>().ok();
     let local = || {
         let time = text.parse::<jiff::civil::DateTime>().ok()?;
-        Some(time.to_zoned(zone.clone()).ok()?.timestamp())
+        Some(time.to_zoned_datetime(zone.clone()).ok()?.timestamp())
     };
     match zoned.or_else(local) {
         Some(time) => Ok(time.as_millisecond() as f64 / 1000.0),

@@ -167,6 +167,7 @@ pub fn joined() -> ToAgent {
         heartbeat_s: 10.0,
         grace_s: 30.0,
         end_time_s: None,
+        time_s: None,
     }
 }
 

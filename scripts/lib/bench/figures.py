@@ -1,8 +1,12 @@
 """Samples of seconds and how they are shown."""
 
 import json
+import os
+import pathlib
 import sys
 import time
+
+RESULTS = pathlib.Path(__file__).resolve().parents[3] / "docs/results.md"
 
 
 def quantile(values, q):
@@ -43,6 +47,20 @@ def write_json(shown, path):
         with open(path, "w") as file:
             json.dump(shown, file, indent=2)
             file.write("\n")
+
+
+def machine():
+    """What the figures depend on."""
+    return "{} cores, load {:.1f} at the start".format(os.cpu_count(), os.getloadavg()[0])
+
+
+def write_section(command, lines):
+    """Puts the lines between the marks of `command` in docs/results.md, and prints them."""
+    begin, end = ("<!-- {}: {} -->".format(edge, command) for edge in ("begin", "end"))
+    text = "\n".join([begin, *lines, end])
+    head, rest = RESULTS.read_text(encoding="utf-8").split(begin)
+    RESULTS.write_text(head + text + rest.split(end)[1], encoding="utf-8")
+    print(text)
 
 
 SUMMARY_HEAD = ["samples", "median", "95 %", "maximum"]

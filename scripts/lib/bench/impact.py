@@ -12,8 +12,8 @@ import sys
 import time
 from collections import namedtuple
 
-from figures import SUMMARY_HEAD, Progress, cells, summary, table, write_json
-from stage import Stage, machine
+from figures import SUMMARY_HEAD, Progress, cells, machine, summary, table, write_json
+from stage import Stage
 
 SEED = 2106
 KILL_WAIT_S = 5.0  # Of scripts/dev-cluster.

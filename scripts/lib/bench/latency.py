@@ -10,8 +10,8 @@ import argparse
 import sys
 import time
 
-from figures import SUMMARY_HEAD, Progress, cells, summary, table, write_json
-from stage import Stage, machine
+from figures import SUMMARY_HEAD, Progress, cells, machine, summary, table, write_json
+from stage import Stage
 
 FULL = {8: 5, 32: 4, 64: 3}  # Rounds by burst.
 QUICK = {8: 2}

@@ -15,8 +15,8 @@ import sys
 import time
 from collections import namedtuple
 
-from figures import SUMMARY_HEAD, Progress, cells, summary, table, write_json
-from stage import DEFAULTS, Stage, machine
+from figures import SUMMARY_HEAD, Progress, cells, machine, summary, table, write_json
+from stage import DEFAULTS, Stage
 
 SEED = 2106
 GROUP_NODES = 4

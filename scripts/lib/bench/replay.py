@@ -8,10 +8,11 @@ import resource
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
+from figures import write_section
+
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 DATA = pathlib.Path(os.environ.get("BFTRAINER_DATA", ROOT.parent / "shared" / "data"))
 BFTRAINER = ROOT / "target" / "release" / "bftrainer"
-RESULTS = ROOT / "docs" / "results.md"
 # Sections and the commands that their marks name.
 SECTIONS = {"replay": "scripts/bench-replay", "learning": "scripts/bench-replay learning"}
 
@@ -168,11 +169,7 @@ def main():
     chosen = [section] if section else list(SECTIONS)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for name in chosen:
-            begin, end = (f"<!-- {edge}: {SECTIONS[name]} -->" for edge in ("begin", "end"))
-            text = "\n".join([begin, *WRITERS[name](pool), end])
-            head, rest = RESULTS.read_text(encoding="utf-8").split(begin)
-            RESULTS.write_text(head + text + rest.split(end)[1], encoding="utf-8")
-            print(text)
+            write_section(SECTIONS[name], WRITERS[name](pool))
 
 
 def replays(pool):

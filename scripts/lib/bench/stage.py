@@ -146,9 +146,3 @@ class RegularJob:
     def delay_s(self):
         """From the submission to the script's first line."""
         return self.said_s("start") - self.submitted_s
-
-
-def machine():
-    """What the figures depend on."""
-    load = os.getloadavg()[0]
-    return "{} cores, load {:.1f} at the start".format(os.cpu_count(), load)
