@@ -14,6 +14,7 @@ mod closing;
 mod hints;
 mod history;
 mod learned;
+mod left;
 mod levels;
 mod limits;
 mod node_classes;

@@ -14,7 +14,8 @@ use crate::slurm::{SlurmError, TaskUpdate};
 /// The same task must not return to the node that it left within this time, seconds:
 /// Slurm revokes the credential of the new run with the old one's, and on a busy
 /// machine a slurmd was seen to wait in vain for the prolog of a job that it had had
-/// 4 s before, and was drained. Even later another task is preferred.
+/// 4 s before, and was drained. Of several tasks the one that left the node longest ago
+/// is taken.
 const SAME_NODE_PAUSE_S: f64 = 10.0;
 
 /// Slurm counts limits in minutes.
@@ -56,8 +57,7 @@ impl Brain {
         let tasks = self.arrays.get(&wanted.trainer.0)?.tasks.values();
         tasks
             .filter(|task| task.plan == Plan::Rest && task.waits())
-            .filter_map(|task| task.left.as_ref())
-            .map(|(_, left_s)| left_s + SAME_NODE_PAUSE_S)
+            .map(|task| task.left.node_s(&wanted.node) + SAME_NODE_PAUSE_S)
             .filter(|time_s| *time_s > now_s)
             .reduce(f64::min)
     }
@@ -83,19 +83,13 @@ impl Brain {
             // The task that was there has not gone yet.
             return false;
         }
-        let was_here = |task: &Task| {
-            let left = task.left.as_ref();
-            left.is_some_and(|(node, _)| node.as_ref().is_none_or(|it| *it == wanted.node))
-        };
-        let just_left = |task: &Task| {
-            let left = task.left.as_ref();
-            was_here(task) && left.is_some_and(|(_, time_s)| now_s - time_s < SAME_NODE_PAUSE_S)
-        };
+        let left_s = |task: &Task| task.left.node_s(&wanted.node);
         let free = array
             .tasks
             .iter_mut()
-            .filter(|(_, task)| task.plan == Plan::Rest && task.waits() && !just_left(task))
-            .min_by_key(|(_, task)| was_here(task));
+            .filter(|(_, task)| task.plan == Plan::Rest && task.waits())
+            .filter(|(_, task)| now_s - left_s(task) >= SAME_NODE_PAUSE_S)
+            .min_by(|(_, a), (_, b)| left_s(a).total_cmp(&left_s(b)));
         let Some((task_id, task)) = free else {
             return false;
         };

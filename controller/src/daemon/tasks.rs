@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use bftrainer::spec::Spec;
 use bftrainer::wire::Progress;
 
+use super::left::Left;
 use super::pace::Pace;
 use crate::classes::Requirement;
 use crate::slurm::{BaseState, JobRecord};
@@ -93,8 +94,8 @@ pub struct Task {
     pub requeue: bool,
     /// What was asked of it.
     pub plan: Plan,
-    /// The node that it left last, if that is known, and when, epoch seconds.
-    pub left: Option<(Option<String>, f64)>,
+    /// The nodes that it left.
+    pub left: Left,
     /// It has ended and Slurm won't queue it again.
     pub given_up: bool,
     /// Since when it runs without an agent though its trainer has ended, epoch seconds.
@@ -200,7 +201,10 @@ impl Task {
             requeue: true,
             plan: Plan::Rest,
             // Slurm's submit time is that of the last requeue.
-            left: (record.restart_count > 0).then_some((None, record.submit_time_s as f64)),
+            left: match record.restart_count {
+                0 => Left::default(),
+                _ => Left::some_node(record.submit_time_s as f64),
+            },
             given_up: false,
             alone_since_s: None,
         };
@@ -275,7 +279,7 @@ impl Task {
 
     fn leave(&mut self, node: &str, now_s: f64) {
         self.plan = Plan::Rest;
-        self.left = Some((Some(node.to_owned()), now_s));
+        self.left.note(node, now_s);
     }
 
     /// Whether a task of an ended trainer has run for `patience_s` without an agent that
