@@ -54,6 +54,14 @@ def machine():
     return "{} cores, load {:.1f} at the start".format(os.cpu_count(), os.getloadavg()[0])
 
 
+def show(command, lines, quick):
+    """Prints the lines; those of a full run go into docs/results.md as well."""
+    if quick:
+        print("\n".join(lines))
+    else:
+        write_section(command, lines)
+
+
 def write_section(command, lines):
     """Puts the lines between the marks of `command` in docs/results.md, and prints them."""
     begin, end = ("<!-- {}: {} -->".format(edge, command) for edge in ("begin", "end"))

@@ -12,7 +12,7 @@ import sys
 import time
 from collections import namedtuple
 
-from figures import SUMMARY_HEAD, Progress, cells, machine, summary, table, write_json
+from figures import SUMMARY_HEAD, Progress, cells, machine, show, summary, table, write_json
 from stage import Stage
 
 SEED = 2106
@@ -43,7 +43,8 @@ def main():
     options = parse_options()
     parts = QUICK if options.quick else FULL
     progress = Progress("bench-impact")
-    progress.say(machine())
+    on = machine()
+    progress.say(on)
     found = [measure(part, progress) for part in parts]
     shown = {"schema": "bftrainer.bench-impact/1", "kill_wait_s": KILL_WAIT_S, "parts": found}
     rows = [
@@ -51,10 +52,12 @@ def main():
         for part in found
         for name in ("without_us", "with_us", "added")
     ]
-    print("\n".join(table(["nodes", "ranks", "a regular job's delay, seconds", *SUMMARY_HEAD], rows)))
     failed = sum(part["failed"] for part in found)
-    print("\nRegular jobs that did not complete: {}; nodes drained or down: {}.".format(
-        failed, sum(part["bad_nodes"] for part in found)))
+    left = "Regular jobs that did not complete: {}; nodes drained or down: {}.".format(
+        failed, sum(part["bad_nodes"] for part in found))
+    head = ["nodes", "ranks", "a regular job's delay, seconds", *SUMMARY_HEAD]
+    lines = ["Machine: {}.".format(on), "", *table(head, rows), "", left]
+    show("scripts/bench-impact", lines, options.quick)
     write_json(shown, options.json)
     return 1 if failed else 0
 

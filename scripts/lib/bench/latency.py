@@ -10,7 +10,7 @@ import argparse
 import sys
 import time
 
-from figures import SUMMARY_HEAD, Progress, cells, machine, summary, table, write_json
+from figures import SUMMARY_HEAD, Progress, cells, machine, show, summary, table, write_json
 from stage import Stage
 
 FULL = {8: 5, 32: 4, 64: 3}  # Rounds by burst.
@@ -30,7 +30,8 @@ def main():
     options = parse_options()
     rounds = QUICK if options.quick else FULL
     progress = Progress("bench-latency")
-    progress.say("a cluster of {} nodes; {}".format(max(rounds), machine()))
+    on = machine()
+    progress.say("a cluster of {} nodes; {}".format(max(rounds), on))
     found = {}
     with Stage(max(rounds)) as stage:
         for burst, times in rounds.items():
@@ -47,7 +48,8 @@ def main():
         for burst, samples in found.items()
         for name, values in samples.items()
     ]
-    print("\n".join(table(["nodes at once", "seconds from .. to", *SUMMARY_HEAD], rows)))
+    head = ["nodes at once", "seconds from .. to", *SUMMARY_HEAD]
+    show("scripts/bench-latency", ["Machine: {}.".format(on), "", *table(head, rows)], options.quick)
     write_json(shown, options.json)
     return 0
 
