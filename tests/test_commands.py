@@ -40,6 +40,14 @@ class Commands(ClusterTest):
             ),
         )
         self.row = self.wait_trains(self.trainer, 3)
+        # The fourth node, too, has been given back by the trainer of the test before.
+        self.wait_for(
+            lambda: self.uses() == ["idle"] + ["training"] * 3, "the fourth node is in the pool"
+        )
+
+    def uses(self):
+        rows = self.cluster.bftrainer("nodes")
+        return rows and sorted(row["use"] for row in rows)
 
     def test_queue_shows_a_row_for_each_trainer_in_all_its_forms(self):
         lines = self.said("queue").splitlines()

@@ -22,8 +22,10 @@ class Metrics(ClusterTest):
     BFTRAINER_CONF = ['http = "127.0.0.1:{}"'.format(PORT)]
 
     def test_the_page_is_openmetrics_and_counts_what_happens(self):
+        self.wait_for(
+            lambda: self.samples()["bftrainer_pool_nodes"] == 4, "all nodes are in the pool"
+        )
         before = self.samples()
-        self.assertEqual(before["bftrainer_pool_nodes"], 4)
         trainer = self.counter("1-3")
         row = self.wait_trains(trainer, 3)
         one = '{{jobid="{}",user="{}"}}'.format(trainer, row["user"])

@@ -287,3 +287,73 @@ fn who_missed_a_live_generation_is_not_told_of_it_once_a_member_has_gone() {
     ];
     assert_eq!(live_through(&setup, &ops).unsettled(), None);
 }
+
+#[test]
+fn peers_of_a_failure_that_a_loss_explained_count_only_once() {
+    let mut setup = recorded(17_954_070_668_633_315_491, 13, 1, true);
+    setup.config.min_trainers = 2;
+    setup.config.plan_grid_s = 60.0;
+    setup.config.plan_wait_s = 30.0;
+    let fails = |trainer, rank, preempted| Op::ProgramFails {
+        trainer,
+        rank,
+        preempted,
+    };
+    let ops = [
+        (0, free(192, 2)),
+        (206, Op::Take { first: 0, count: 1 }),
+        (
+            159,
+            Op::Resize {
+                trainer: 0,
+                min: 1,
+                more: 0,
+            },
+        ),
+        (
+            853,
+            Op::Take {
+                first: 31,
+                count: 6,
+            },
+        ),
+        (
+            5,
+            Op::Free {
+                first: 64,
+                count: 5,
+                stay_s: Some(118),
+            },
+        ),
+        (77, submit(0, (3, 3), 1, 59, None)),
+        (18, fails(0, 0, false)),
+        (17, free(76, 1)),
+        (628, fails(0, 0, false)),
+        (
+            11,
+            Op::Plan {
+                first: 10,
+                count: 7,
+                in_s: None,
+            },
+        ),
+        (
+            165,
+            Op::Release {
+                trainer: 0,
+                node: 0,
+            },
+        ),
+        (50, Op::Reclass { node: 0, class: 0 }),
+        (19, fails(0, 0, true)),
+        (46, fails(0, 0, false)),
+        (809, submit(1, (2, 2), 1, 0, None)),
+        (33, fails(62, 1, true)),
+        (50, fails(156, 97, false)),
+        (77, fails(126, 165, false)),
+        (0, Op::Reclass { node: 0, class: 0 }),
+        (62, fails(216, 0, false)),
+        (127, fails(126, 0, false)),
+    ];
+    live_through(&setup, &ops);
+}

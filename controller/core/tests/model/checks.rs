@@ -63,14 +63,15 @@ impl World {
                     ..
                 } => {
                     if let Some(program) = self.trainers.get_mut(trainer) {
-                        program.heard_of_end(*generation);
+                        program.heard_of_end(self.now_s, *generation);
                     }
                 }
                 Event::Progress {
                     trainer, samples, ..
                 } => {
                     if let Some(program) = self.trainers.get_mut(trainer) {
-                        program.heard(*samples);
+                        let window_s = self.config.collateral_window_s;
+                        program.heard(self.now_s, *samples, window_s);
                     }
                 }
                 Event::PoolDoubted => self.told_in_doubt = true,
@@ -154,9 +155,9 @@ impl World {
             } => {
                 if let Some(program) = self.trainers.get(trainer) {
                     assert!(
-                        program.failures >= self.config.failures,
-                        "T{trainer} failed after {} failures: {reason}",
-                        program.failures
+                        program.failures_s.len() >= self.config.failures,
+                        "T{trainer} failed after failures at {:?}: {reason}",
+                        program.failures_s
                     );
                 }
             }

@@ -116,9 +116,9 @@ struct Program {
     started: u64,
     /// Generations in which ranks end by the program's or their node's fault.
     failing: BTreeSet<u64>,
-    /// Those of which the engine has heard since the last progress, and the
-    /// samples that must be passed.
-    failures: usize,
+    /// When the engine heard of those that count since the last progress, epoch seconds,
+    /// and the samples that must be passed.
+    failures_s: Vec<f64>,
     failures_at_samples: u64,
     heard_samples: u64,
 }

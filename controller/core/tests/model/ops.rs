@@ -343,7 +343,7 @@ impl World {
             checkpoint: 0,
             started: 0,
             failing: BTreeSet::new(),
-            failures: 0,
+            failures_s: Vec::new(),
             failures_at_samples: 0,
             heard_samples: 0,
         };

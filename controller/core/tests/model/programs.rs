@@ -135,23 +135,25 @@ impl World {
 impl Program {
     /// The engine hears that ranks of a generation have ended: a failure of the
     /// program's or its node's, or collateral of one.
-    pub(super) fn heard_of_end(&mut self, generation: u64) {
+    pub(super) fn heard_of_end(&mut self, now_s: f64, generation: u64) {
         // Live ranks that fail may belong to another generation by the time they have ended.
         let failed = self.failing.range(..=generation).next_back().copied();
         let failed = failed.filter(|number| self.is_live || *number == generation);
         if failed.is_some_and(|number| self.failing.remove(&number)) {
-            if self.failures == 0 {
+            if self.failures_s.is_empty() {
                 self.failures_at_samples = self.heard_samples;
             }
-            self.failures += 1;
+            self.failures_s.push(now_s);
         }
     }
 
-    /// A progress line has reached the engine.
-    pub(super) fn heard(&mut self, samples: u64) {
+    /// A progress line has reached the engine. A failure that a loss explained may still
+    /// count by what it does to the peers, within `window_s`.
+    pub(super) fn heard(&mut self, now_s: f64, samples: u64, window_s: f64) {
         self.heard_samples = samples;
         if samples > self.failures_at_samples {
-            self.failures = 0;
+            self.failures_s.retain(|heard_s| now_s < heard_s + window_s);
+            self.failures_at_samples = samples;
         }
     }
 }
