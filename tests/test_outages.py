@@ -4,6 +4,7 @@ trainings go on, nothing is lost or counted twice, and nothing is left.
 Run: python3 tests/test_outages.py (after cargo build --release --workspace)
 """
 
+import shutil
 import time
 import unittest
 
@@ -85,6 +86,25 @@ class Daemons(OutageTest):
         self.cluster.start_missing()
         # It may have forgotten the job, which is not ours; then the node is idle again.
         self.wait_trains(trainer, (3, 4), after=row)
+        self.assert_finishes(trainer)
+
+    def test_slurmctld_forgets_the_tasks_that_it_has_started(self):
+        """As when it is killed before it has written them down: the slurmds still know them,
+        and would refuse the same tasks on the same nodes, which Slurm would drain."""
+        self.cluster.ok("bftrainer", "admin", "pause")
+        self.addCleanup(self.cluster.run, "bftrainer", "admin", "resume")
+        trainer = self.counter("1-4")
+        self.wait_for(lambda: self.show(trainer), "it is admitted")
+        self.wait_saved()
+        state, saved = self.cluster.dir / "state", self.dir / "state"
+        self.cluster.ok("cp", "-a", state, saved)
+        self.cluster.ok("bftrainer", "admin", "resume")
+        row = self.wait_trains(trainer, 4)
+        self.cluster.kill("slurmctld")
+        shutil.rmtree(state)
+        self.cluster.ok("cp", "-a", saved, state)
+        self.cluster.start_missing()
+        self.wait_trains(trainer, 4, after=row)
         self.assert_finishes(trainer)
 
     def test_a_trainer_finishes_while_slurmctld_is_away(self):

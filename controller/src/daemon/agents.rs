@@ -97,6 +97,11 @@ impl Agents {
         !self.parked.is_empty()
     }
 
+    /// Whether an agent on the node waits for Slurm to show its task.
+    pub fn waits_on(&self, node: &str) -> bool {
+        self.parked.iter().any(|parked| parked.join.node == node)
+    }
+
     /// Takes all waiting joins.
     pub fn take_parked(&mut self) -> Vec<Parked> {
         std::mem::take(&mut self.parked)

@@ -44,7 +44,7 @@ const LONGEST_PAUSE_S: f64 = 30.0;
 const LONGEST_WAIT_S: f64 = 1.0;
 
 /// Queries may take this share of the time.
-const QUERY_SHARE: f64 = 0.05;
+const QUERY_SHARE: f64 = 0.03;
 
 /// A placement that waits for a free task or its turn.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ use bftrainer::wire::ToAgent;
 use bftrainer_core::engine::Event;
 use bftrainer_core::trainer::{TrainerId, TrainerState};
 
-use super::agents::Agents;
+use super::agents::{Agents, Parked};
 use super::brain::Brain;
 use super::slurm_thread::Sight;
 use super::tasks::{Plan, Task};
@@ -156,14 +156,9 @@ impl Brain {
     /// Lets joins in that waited for Slurm to show their tasks.
     fn unpark(&mut self, now_s: f64, events: &mut Vec<Event>) {
         for parked in self.agents.take_parked() {
-            let key = (parked.join.array_job_id, parked.join.array_task_id);
-            let task = self
-                .arrays
-                .get(&key.0)
-                .and_then(|array| array.tasks.get(&key.1));
-            let is_being_ended = task.is_some_and(|task| {
+            let is_being_ended = self.task_of(&parked).is_some_and(|task| {
                 let placed = matches!(task.plan, Plan::Placing { .. } | Plan::Placed { .. });
-                !placed && !task.runs()
+                !placed && !task.runs() && !task.is_forgotten(parked.join.restart_count)
             });
             let seen_since = self.look_began_after(parked.since_s);
             if is_being_ended && seen_since {
@@ -174,13 +169,25 @@ impl Brain {
             }
         }
         for parked in self.agents.take_parked() {
-            if Agents::is_overdue(&parked, now_s) && self.look_began_after(parked.since_s) {
+            let is_overdue = Agents::is_overdue(&parked, now_s);
+            if is_overdue && self.look_began_after(parked.since_s) && !self.is_forgotten(&parked) {
                 let reason = "Slurm does not show this task running on this node";
                 self.refuse_agent(&parked, reason);
             } else {
                 self.agents.park(parked);
             }
         }
+    }
+
+    /// Whether it is the agent of a run that slurmctld has forgotten, and will end.
+    fn is_forgotten(&self, parked: &Parked) -> bool {
+        self.task_of(parked)
+            .is_some_and(|task| task.is_forgotten(parked.join.restart_count))
+    }
+
+    fn task_of(&self, parked: &Parked) -> Option<&Task> {
+        let array = self.arrays.get(&parked.join.array_job_id)?;
+        array.tasks.get(&parked.join.array_task_id)
     }
 
     /// Whether the engine still counts on the trainer.

@@ -17,6 +17,10 @@ const DEPARTURE_S: f64 = 10.0;
 /// Over bf_interval, a node that Slurm took from us is left to it so long, seconds.
 const TAKEN_MARGIN_S: f64 = 2.0;
 
+/// Where the agent of a run that slurmctld has forgotten still waits to be ended, the node is
+/// left alone, so long at most, seconds.
+const FORGOTTEN_S: f64 = 60.0;
+
 /// A trainer's workers whose longest stay ends are told to leave so long before their
 /// agents would leave by themselves, one by one, seconds.
 const ORDERLY_LEAD_S: f64 = 5.0;
@@ -152,8 +156,11 @@ impl Brain {
             })
             .map(|(name, _)| name.clone())
             .collect();
-        self.taken
-            .retain(|name, time_s| now_s - *time_s < taken_for_s && !in_use.contains(name));
+        let agents = &self.agents;
+        self.taken.retain(|name, time_s| {
+            let is_forgotten = now_s - *time_s < FORGOTTEN_S && agents.waits_on(name);
+            (now_s - *time_s < taken_for_s || is_forgotten) && !in_use.contains(name)
+        });
     }
 
     fn is_in_use(&self, name: &str) -> bool {

@@ -12,7 +12,7 @@ use bftrainer_core::trainer::TrainerId;
 use super::brain::{Brain, SuspectedPreemption};
 use super::observe::tasks;
 use super::slurm_thread::{ChangeKind, Purpose};
-use super::tasks::{Plan, Task, Turn};
+use super::tasks::{Plan, RunEnd, Task, Turn};
 use crate::metrics::Departure;
 use crate::slurm::{BaseState, NodeBase, TaskUpdate, is_own_reason};
 
@@ -159,9 +159,15 @@ impl Brain {
                         node,
                     }
                 }
-                Turn::Lost { node, requeued } => {
-                    self.agents.send((id, task_id), ToAgent::Ended);
+                Turn::Lost { node, end } => {
+                    // A forgotten run's agent stays: slurmctld ends what a node that registers
+                    // has too much. A slurmd whose job went before keeps it in its books, and
+                    // Slurm drains the node when it refuses a job of that number.
+                    if end != RunEnd::Forgotten {
+                        self.agents.send((id, task_id), ToAgent::Ended);
+                    }
                     self.agents.remove((id, task_id));
+                    let requeued = end != RunEnd::Over;
                     if requeued {
                         self.taken_from(id, &node, Departure::Silent, now_s);
                     }

@@ -122,9 +122,21 @@ pub enum Turn {
     Lost {
         /// Where from.
         node: String,
-        /// Whether Slurm has queued it again.
-        requeued: bool,
+        /// What Slurm shows instead.
+        end: RunEnd,
     },
+}
+
+/// How a run ended that nobody told to leave its node.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RunEnd {
+    /// Slurm has queued the task again.
+    Requeued,
+    /// A slurmctld that was killed before it had written the start down waits to start it: the
+    /// task runs on, until its node registers.
+    Forgotten,
+    /// The task has ended.
+    Over,
 }
 
 /// What was asked of a task.
@@ -253,10 +265,25 @@ impl Task {
                 node,
                 restart_count,
             } if runs_on(&node) && self.restart_count == restart_count => Turn::AsAsked,
-            Plan::Placed { node, .. } | Plan::Runs { node, .. } => {
+            Plan::Placed { node, .. } => {
                 self.leave(&node, now_s);
-                let requeued = self.base == BaseState::Pending;
-                Turn::Lost { node, requeued }
+                let end = match self.base {
+                    BaseState::Pending => RunEnd::Requeued,
+                    _ => RunEnd::Over,
+                };
+                Turn::Lost { node, end }
+            }
+            Plan::Runs {
+                node,
+                restart_count,
+            } => {
+                self.leave(&node, now_s);
+                let end = match self.base {
+                    _ if self.is_forgotten(restart_count) => RunEnd::Forgotten,
+                    BaseState::Pending => RunEnd::Requeued,
+                    _ => RunEnd::Over,
+                };
+                Turn::Lost { node, end }
             }
             Plan::Leaving { .. } if self.runs() => Turn::AsAsked,
             Plan::Leaving { node } => {
@@ -299,6 +326,11 @@ impl Task {
             self.alone_since_s = None;
         }
         is_too_long
+    }
+
+    /// Whether Slurm waits to start a run that has begun, the one after so many restarts.
+    pub fn is_forgotten(&self, restart_count: u32) -> bool {
+        self.waits() && self.restart_count <= restart_count
     }
 
     /// Whether it runs now.
