@@ -57,6 +57,21 @@ class OutageTest(ClusterTest):
             "the controller has looked",
         )
 
+    def save_slurmctld(self):
+        """A copy of all that slurmctld knows now."""
+        self.wait_saved()
+        saved = self.dir / "state"
+        self.cluster.ok("cp", "-a", self.cluster.dir / "state", saved)
+        return saved
+
+    def turn_slurmctld_back(self, saved):
+        """Kills it, and starts it with what it knew then."""
+        state = self.cluster.dir / "state"
+        self.cluster.kill("slurmctld")
+        shutil.rmtree(state)
+        self.cluster.ok("cp", "-a", saved, state)
+        self.cluster.start_missing()
+
     def counted(self):
         """Samples in the checkpoint, which needs no controller."""
         return int(next(self.dir.glob(".bftrainer-*/ckpt/samples")).read_text())
@@ -95,15 +110,25 @@ class Daemons(OutageTest):
         self.addCleanup(self.cluster.run, "bftrainer", "admin", "resume")
         trainer = self.counter("1-4")
         self.wait_for(lambda: self.show(trainer), "it is admitted")
-        self.wait_saved()
-        state, saved = self.cluster.dir / "state", self.dir / "state"
-        self.cluster.ok("cp", "-a", state, saved)
+        saved = self.save_slurmctld()
         self.cluster.ok("bftrainer", "admin", "resume")
         row = self.wait_trains(trainer, 4)
-        self.cluster.kill("slurmctld")
-        shutil.rmtree(state)
-        self.cluster.ok("cp", "-a", saved, state)
-        self.cluster.start_missing()
+        self.turn_slurmctld_back(saved)
+        self.wait_trains(trainer, 4, after=row)
+        self.assert_finishes(trainer)
+
+    def test_slurmctld_forgets_the_task_with_rank_0_and_no_generation_trains_beside_another(self):
+        self.cluster.ok("bftrainer", "admin", "exclude", "n1")
+        self.addCleanup(self.cluster.run, "bftrainer", "admin", "include", "n1")
+        trainer = self.counter("1-4")
+        row = self.wait_trains(trainer, 3)
+        saved = self.save_slurmctld()
+        self.cluster.ok("bftrainer", "admin", "include", "n1")
+        row = self.wait_trains(trainer, 4, after=row)
+        starts = (self.dir / "starts.log").read_text().splitlines()
+        self.assertIn("{} 0 4 n1".format(row["generation"]), starts)
+        self.turn_slurmctld_back(saved)
+        row = self.wait_trains(trainer, 3, after=row)
         self.wait_trains(trainer, 4, after=row)
         self.assert_finishes(trainer)
 

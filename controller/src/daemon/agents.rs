@@ -19,6 +19,8 @@ pub struct Agent {
     pub connection: u64,
     /// Its node.
     pub node: String,
+    /// Restarts of its task before the run that it is of.
+    pub restart_count: u32,
     /// Messages to it; `None` while it is away.
     to_agent: Option<UnboundedSender<ToAgent>>,
     /// When it was last heard, epoch seconds.
@@ -76,6 +78,7 @@ impl Agents {
         let agent = Agent {
             connection,
             node: join.node.clone(),
+            restart_count: join.restart_count,
             to_agent: Some(to_agent),
             heard_s: now_s,
             free_port: join.free_port,

@@ -135,11 +135,12 @@ impl Brain {
         let mut left_alone = Vec::new();
         let mut turns = Vec::new();
         for (task_id, task) in &mut array.tasks {
-            let has_agent = self.agents.get((id, *task_id)).is_some();
-            if closing && task.is_left_alone(has_agent, now_s, patience_s) {
+            let agent = self.agents.get((id, *task_id));
+            if closing && task.is_left_alone(agent.is_some(), now_s, patience_s) {
                 left_alone.push(*task_id);
             }
-            let turn = task.turn(now_s, patience_s);
+            let joined_run = agent.map(|agent| agent.restart_count);
+            let turn = task.turn(now_s, patience_s, joined_run);
             turns.push((*task_id, task.base == BaseState::Failed, turn));
         }
         for (task_id, has_failed, turn) in turns {
@@ -160,12 +161,14 @@ impl Brain {
                     }
                 }
                 Turn::Lost { node, end } => {
-                    // A forgotten run's agent stays: slurmctld ends what a node that registers
-                    // has too much. A slurmd whose job went before keeps it in its books, and
-                    // Slurm drains the node when it refuses a job of that number.
-                    if end != RunEnd::Forgotten {
-                        self.agents.send((id, task_id), ToAgent::Ended);
-                    }
+                    // A forgotten run's agent stays, without ranks: slurmctld ends what a node
+                    // that registers has too much. A slurmd whose job went before keeps it in its
+                    // books, and Slurm drains the node when it refuses a job of that number.
+                    let order = match end {
+                        RunEnd::Forgotten => self.stop_at_once(TrainerId(id)),
+                        RunEnd::Requeued | RunEnd::Over => ToAgent::Ended,
+                    };
+                    self.agents.send((id, task_id), order);
                     self.agents.remove((id, task_id));
                     let requeued = end != RunEnd::Over;
                     if requeued {
@@ -191,6 +194,15 @@ impl Brain {
                 ChangeKind::RequeueHold,
                 Purpose::Close,
             );
+        }
+    }
+
+    /// Kills the ranks of the trainer's newest generation, and leaves the agent.
+    fn stop_at_once(&self, trainer: TrainerId) -> ToAgent {
+        let known = self.engine.trainers().get(&trainer);
+        ToAgent::Stop {
+            generation: known.map_or(0, |known| known.generation),
+            grace_s: 0.0,
         }
     }
 

@@ -241,10 +241,12 @@ impl Task {
     }
 
     /// Compares what was asked with what Slurm shows at `now_s`; the plan then
-    /// is what still stands. A worker that is gone for Slurm's eyes too after
-    /// `patience_s` counts as found again.
-    pub fn turn(&mut self, now_s: f64, patience_s: f64) -> Turn {
+    /// is what still stands. `joined_run` is the run (restarts before it) from which an
+    /// agent has joined. A worker that is gone for Slurm's eyes too after `patience_s`
+    /// counts as found again.
+    pub fn turn(&mut self, now_s: f64, patience_s: f64, joined_run: Option<u32>) -> Turn {
         let runs_on = |node: &str| self.runs() && self.node.as_deref() == Some(node);
+        let is_forgotten = joined_run.is_some_and(|it| self.is_forgotten(it));
         match self.plan.clone() {
             Plan::Rest | Plan::Closing { .. } => Turn::AsAsked,
             Plan::Placing { node } | Plan::Placed { node, .. } if runs_on(&node) => {
@@ -257,7 +259,7 @@ impl Task {
             }
             Plan::Placing { .. } => Turn::AsAsked,
             Plan::Placed { .. } if self.waits() && !self.held => Turn::AsAsked,
-            Plan::Placed { node, .. } if self.waits() => {
+            Plan::Placed { node, .. } if self.waits() && !is_forgotten => {
                 self.plan = Plan::Rest;
                 Turn::NotStarted { node }
             }
@@ -267,10 +269,7 @@ impl Task {
             } if runs_on(&node) && self.restart_count == restart_count => Turn::AsAsked,
             Plan::Placed { node, .. } => {
                 self.leave(&node, now_s);
-                let end = match self.base {
-                    BaseState::Pending => RunEnd::Requeued,
-                    _ => RunEnd::Over,
-                };
+                let end = self.run_end(joined_run);
                 Turn::Lost { node, end }
             }
             Plan::Runs {
@@ -278,11 +277,7 @@ impl Task {
                 restart_count,
             } => {
                 self.leave(&node, now_s);
-                let end = match self.base {
-                    _ if self.is_forgotten(restart_count) => RunEnd::Forgotten,
-                    BaseState::Pending => RunEnd::Requeued,
-                    _ => RunEnd::Over,
-                };
+                let end = self.run_end(Some(restart_count));
                 Turn::Lost { node, end }
             }
             Plan::Leaving { .. } if self.runs() => Turn::AsAsked,
@@ -301,6 +296,15 @@ impl Task {
                 }
                 Turn::AsAsked
             }
+        }
+    }
+
+    /// How a run ended that is shown no more: the one after so many restarts, if known.
+    fn run_end(&self, restart_count: Option<u32>) -> RunEnd {
+        match self.base {
+            _ if restart_count.is_some_and(|it| self.is_forgotten(it)) => RunEnd::Forgotten,
+            BaseState::Pending => RunEnd::Requeued,
+            _ => RunEnd::Over,
         }
     }
 
