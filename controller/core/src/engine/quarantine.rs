@@ -1,6 +1,6 @@
 //! Nodes that are left alone for a while: by one trainer whose program or task
-//! failed there, or by all when it is the node's own fault or a second trainer
-//! failed there, too.
+//! failed there, or by all when it is the node's own fault or a trainer of another
+//! owner failed there, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -67,7 +67,7 @@ pub struct NodeFaults {
 
 impl Engine {
     /// Why nobody uses `node` at `now_s`: for its own fault, or for the failures of
-    /// two trainers there.
+    /// two owners' trainers there.
     pub fn quarantine_of(&self, node: NodeId, now_s: f64) -> Option<&Quarantine> {
         let own = self.faults.nodes.get(&node);
         own.filter(|quarantine| quarantine.lasts(now_s))
@@ -77,17 +77,21 @@ impl Engine {
     fn shared_quarantine(&self, node: NodeId, now_s: f64) -> Option<&Quarantine> {
         let against = || {
             let avoidances = self.faults.programs.get(&node).into_iter().flatten();
-            avoidances
-                .map(|(_, avoidance)| avoidance)
-                .filter(|avoidance| {
-                    let quarantine = &avoidance.quarantine;
-                    avoidance.speaks_against_node && !quarantine.is_forgiven(now_s, &self.config)
-                })
+            avoidances.filter(|(_, avoidance)| {
+                let quarantine = &avoidance.quarantine;
+                avoidance.speaks_against_node && !quarantine.is_forgiven(now_s, &self.config)
+            })
         };
         let longest = against()
-            .map(|avoidance| &avoidance.quarantine)
+            .map(|(_, avoidance)| &avoidance.quarantine)
             .max_by(|a, b| a.until_s.total_cmp(&b.until_s))?;
-        (against().count() > 1 && longest.lasts(now_s)).then_some(longest)
+        // The same mistake may stand in all of one owner's trainers, and those that are gone
+        // can't tell.
+        let owners: BTreeSet<u32> = against()
+            .filter_map(|(trainer, _)| self.trainers.get(trainer))
+            .map(|known| known.info.owner_uid)
+            .collect();
+        (owners.len() > 1 && longest.lasts(now_s)).then_some(longest)
     }
 
     pub(super) fn is_quarantined(&self, node: NodeId, now_s: f64) -> bool {

@@ -312,8 +312,35 @@ fn a_node_where_two_trainers_fail_is_quarantined_for_all() {
 }
 
 #[test]
+fn failures_of_one_owners_trainers_keep_no_node_from_others() {
+    let mut bench = Bench::new(EngineConfig::default());
+    bench.tell(vec![idle(0..1)]);
+    for id in 1..4 {
+        let trainer = TrainerInfo {
+            owner_uid: 1000,
+            ..info(id, 1, 1)
+        };
+        bench.tell(vec![Event::TrainerArrived(trainer)]);
+        bench.tell(vec![place_fault(id, 0, PlaceFault::NodeOrTrainer)]);
+        assert!(bench.avoids(id, 0) && !bench.is_quarantined(0));
+    }
+    // Nor does the end of one of them.
+    bench.tell(vec![Event::TrainerGone {
+        trainer: TrainerId(1),
+    }]);
+    assert!(!bench.is_quarantined(0));
+    bench.arrive(info(4, 1, 1));
+    assert_eq!(bench.running_on(4), [0]);
+    // Another owner's trainer has no part in the mistake.
+    let generation = bench.run(4).number;
+    bench.live(vec![stopped(4, 0, generation, failed())]);
+    assert!(bench.is_quarantined(0));
+}
+
+#[test]
 fn a_trainers_end_lifts_no_quarantine_that_another_one_caused() {
-    for fault in [lost(2, 0, LossReason::Silent), place_fault(2, 0)] {
+    let refused = place_fault(2, 0, PlaceFault::Node);
+    for fault in [lost(2, 0, LossReason::Silent), refused] {
         let mut bench = training_on(1);
         fail_on(&mut bench, 0);
         bench.arrive(info(2, 1, 1));
@@ -326,11 +353,11 @@ fn a_trainers_end_lifts_no_quarantine_that_another_one_caused() {
     }
 }
 
-fn place_fault(trainer: u32, node: u32) -> Event {
+fn place_fault(trainer: u32, node: u32, fault: PlaceFault) -> Event {
     Event::PlaceFailed {
         trainer: TrainerId(trainer),
         node: NodeId(node),
-        fault: PlaceFault::Node,
+        fault,
         reason: "Slurm could not start a task there".to_owned(),
     }
 }
