@@ -119,6 +119,15 @@ class Commands(ClusterTest):
         self.assertEqual(done.stdout, "")
         self.assertIn("4000000 is no trainer", done.stderr)
 
+    def test_a_tasks_number_is_refused_with_what_to_write(self):
+        task = "{}_0".format(self.trainer)
+        for words in (["show", task], ["why", task], ["logs", task], ["set", task, "weight=2"]):
+            with self.subTest(words):
+                done = self.cluster.run("bftrainer", *words)
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertIn("'{}'".format(task), done.stderr)
+                self.assertIn("expected the number of a trainer's array, as 4711", done.stderr)
+
     def test_why_shows_the_decisions_and_their_reasons(self):
         header, *lines = self.said("why", self.trainer, "-P").splitlines()
         self.assertEqual(header.split("|"), WHY)

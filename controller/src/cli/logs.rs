@@ -21,7 +21,7 @@ const TAIL_BYTES: u64 = 1024 * 1024;
 #[derive(Debug, Args)]
 pub struct LogsArgs {
     /// The trainer's array job id
-    #[arg(value_name = "JOBID")]
+    #[arg(value_name = "JOBID", value_parser = super::job_id)]
     array_job_id: u32,
     /// Go on showing what is added
     #[arg(short, long)]

@@ -36,11 +36,17 @@ pub struct NodesArgs {
     output: OutputArgs,
 }
 
+/// A trainer's array job id, as squeue shows it before the underscore.
+fn job_id(text: &str) -> Result<u32, &'static str> {
+    text.parse()
+        .map_err(|_| "expected the number of a trainer's array, as 4711, without that of a task")
+}
+
 /// `bftrainer show`: one trainer, or the totals.
 #[derive(Debug, Args)]
 pub struct ShowArgs {
     /// The trainer's array job id; without it the controller's totals
-    #[arg(value_name = "JOBID")]
+    #[arg(value_name = "JOBID", value_parser = job_id)]
     array_job_id: Option<u32>,
     #[command(flatten)]
     output: OutputArgs,
@@ -50,7 +56,7 @@ pub struct ShowArgs {
 #[derive(Debug, Args)]
 pub struct WhyArgs {
     /// Only decisions about this trainer
-    #[arg(value_name = "JOBID")]
+    #[arg(value_name = "JOBID", value_parser = job_id)]
     array_job_id: Option<u32>,
     #[command(flatten)]
     output: OutputArgs,

@@ -13,7 +13,7 @@ use super::ask;
 #[derive(Debug, Args)]
 pub struct SetArgs {
     /// The trainer's array job id
-    #[arg(value_name = "JOBID")]
+    #[arg(value_name = "JOBID", value_parser = super::job_id)]
     array_job_id: u32,
     /// What to change, as weight=2,nodes=1-8
     #[arg(value_name = "KEY=VALUE,...")]
