@@ -101,10 +101,14 @@ class Daemons(OutageTest):
         self.cluster.ok("bftrainer", "admin", "resume")
         row = self.wait_trains(trainer, 4)
         self.cluster.kill("slurmctld")
+        # Files keep their owner, SlurmUser.
         shutil.rmtree(state)
         self.cluster.ok("cp", "-a", saved, state)
         self.cluster.start_missing()
         self.wait_trains(trainer, 4, after=row)
+        states = self.cluster.node_states()
+        drained = [node for node, state in states.items() if "drain" in state]
+        self.assertEqual(drained, [], self.cluster.portrait(self.dir))
         self.assert_finishes(trainer)
 
     def test_a_trainer_finishes_while_slurmctld_is_away(self):
