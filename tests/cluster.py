@@ -373,6 +373,11 @@ class ClusterTest(unittest.TestCase):
         rows = self.cluster.bftrainer("show", trainer)
         return rows[0] if rows else None
 
+    def reason(self, trainer):
+        """Why it has fewer nodes than it might have; empty when nothing is said."""
+        row = self.show(trainer)
+        return row and row["reason"] or ""
+
     def trains(self, trainer, nodes):
         """Its row when ranks run on so many nodes, or on one of several numbers of them, and
         have made progress, else None."""

@@ -33,7 +33,7 @@ class Orders(ClusterTest):
         second = self.counter("3-4")
         self.wait_for(lambda: self.show(second), "the second trainer is known")
         self.wait_for(
-            lambda: "paused" in (self.show(second)["reason"] or ""), "it is said why it waits"
+            lambda: "paused" in self.reason(second), "it is said why it waits"
         )
         self.wait_for(lambda: len(self.cluster.bftrainer("nodes")) == 2, "idle nodes are left")
         self.cluster.stop_controller()

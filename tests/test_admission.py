@@ -98,7 +98,7 @@ class Released(ClusterTest):
         self.wait_state(regular, "RUNNING")
         trainer = self.counter("2-4")
         self.wait_for(
-            lambda: (self.show(trainer) or {}).get("reason") == "not enough idle nodes",
+            lambda: self.reason(trainer) == "not enough idle nodes",
             "the trainer is admitted",
         )
         self.cluster.ok("scontrol", "release", trainer)

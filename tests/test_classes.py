@@ -52,7 +52,7 @@ class Classes(ClusterTest):
         regular = self.regular("-w", "n3,n4", "-N2")
         self.wait_state(regular, "RUNNING")
         self.wait_for(
-            lambda: self.show(picky)["reason"] == "not enough idle nodes", "the other one waits"
+            lambda: self.reason(picky) == "not enough idle nodes", "the other one waits"
         )
         self.assertIsNotNone(self.trains(anywhere, 2))
 
@@ -69,7 +69,7 @@ class Classes(ClusterTest):
             (refused, 'its constraint "[a100|h100]" has brackets or counts'),
         ):
             self.wait_for(
-                lambda: ((self.show(trainer) or {}).get("reason") or "").startswith(reason),
+                lambda: self.reason(trainer).startswith(reason),
                 "T{}: {}".format(trainer, reason),
             )
         self.addCleanup(self.set_features, "n2", "a100")
@@ -126,7 +126,7 @@ class Gres(ClusterTest):
         self.assertEqual(row["node_list"], ["n3", "n4"])
         none = self.counter("1-4", "--gres=tile:3")
         self.wait_for(
-            lambda: "no node" in ((self.show(none) or {}).get("reason") or ""),
+            lambda: "no node" in self.reason(none),
             "the third one is told that no node has three",
         )
 
@@ -139,8 +139,7 @@ class Limits(ClusterTest):
         self.wait_trains(first, 3)
         second = self.counter("3-4")
         self.wait_for(
-            lambda: (self.show(second) or {}).get("reason")
-            == "a limit is used up: user {}, 3 nodes".format(USER),
+            lambda: self.reason(second) == "a limit is used up: user {}, 3 nodes".format(USER),
             "the second one is told of the limit",
         )
         self.assertEqual(self.show(second)["caps"], {"user " + USER: 3})

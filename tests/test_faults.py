@@ -63,7 +63,7 @@ class Plugin(FaultTest):
         self.write_plugstack(*self.with_argument("agent", missing))
         trainer = self.counter("1-3")
         self.wait_for(
-            lambda: "before its agent had joined" in (self.show(trainer) or {}).get("reason", ""),
+            lambda: "before its agent had joined" in self.reason(trainer),
             "the trainer's reason tells of the missing agent",
         )
         self.assert_regular_jobs_are_well()

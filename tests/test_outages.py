@@ -68,9 +68,15 @@ class OutageTest(ClusterTest):
         """Kills it, and starts it with what it knew then."""
         state = self.cluster.dir / "state"
         self.cluster.kill("slurmctld")
+        # Files keep their owner, SlurmUser.
         shutil.rmtree(state)
         self.cluster.ok("cp", "-a", saved, state)
         self.cluster.start_missing()
+
+    def assert_none_drained(self):
+        states = self.cluster.node_states()
+        drained = [node for node, state in states.items() if "drain" in state]
+        self.assertEqual(drained, [], self.cluster.portrait(self.dir))
 
     def counted(self):
         """Samples in the checkpoint, which needs no controller."""
@@ -115,6 +121,7 @@ class Daemons(OutageTest):
         row = self.wait_trains(trainer, 4)
         self.turn_slurmctld_back(saved)
         self.wait_trains(trainer, 4, after=row)
+        self.assert_none_drained()
         self.assert_finishes(trainer)
 
     def test_slurmctld_forgets_the_task_with_rank_0_and_no_generation_trains_beside_another(self):
@@ -130,6 +137,7 @@ class Daemons(OutageTest):
         self.turn_slurmctld_back(saved)
         row = self.wait_trains(trainer, 3, after=row)
         self.wait_trains(trainer, 4, after=row)
+        self.assert_none_drained()
         self.assert_finishes(trainer)
 
     def test_a_trainer_finishes_while_slurmctld_is_away(self):

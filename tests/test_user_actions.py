@@ -140,7 +140,7 @@ class Obstacles(ClusterTest):
         before = self.regular("-N1", "-w", "n4")
         waiting = self.counter("1-4", "--dependency=afterany:%d" % before)
         self.wait_for(
-            lambda: (self.show(waiting) or {}).get("reason") not in (None, "not enough idle nodes"),
+            lambda: self.reason(waiting) not in ("", "not enough idle nodes"),
             "it is said that it waits for something of its own",
         )
         other = self.counter("1-3")

@@ -5,7 +5,7 @@
 
 mod instances;
 mod paper;
-#[path = "../random.rs"]
+#[path = "../random/mod.rs"]
 mod random;
 
 use std::hint::black_box;

@@ -8,7 +8,7 @@ mod agents;
 mod cluster;
 mod daemon;
 mod process;
-#[path = "../random.rs"]
+#[path = "../random/mod.rs"]
 mod random;
 mod records;
 

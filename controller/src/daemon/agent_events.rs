@@ -250,7 +250,7 @@ impl Brain {
             restart_count: task.restart_count,
             since_s: now_s,
         };
-        task.left.note(&name, now_s);
+        task.left.leaves(&name, now_s);
         let reason = if preempted {
             self.taken_from(key.0, &name, Departure::Graceful, now_s);
             self.doubt_pool(now_s, events);

@@ -100,9 +100,9 @@ impl Agents {
         !self.parked.is_empty()
     }
 
-    /// Whether an agent on the node waits for Slurm to show its task.
-    pub fn waits_on(&self, node: &str) -> bool {
-        self.parked.iter().any(|parked| parked.join.node == node)
+    /// The joins that wait for Slurm to show their tasks.
+    pub fn parked(&self) -> &[Parked] {
+        &self.parked
     }
 
     /// Takes all waiting joins.

@@ -119,7 +119,7 @@ impl Brain {
                     restart_count,
                     since_s: now_s,
                 };
-                task.left.note(&node, now_s);
+                task.left.leaves(&node, now_s);
                 self.agents.remove((id, task_id));
                 self.accounting.left(&node, now_s);
                 self.departures.insert(node.clone(), now_s);

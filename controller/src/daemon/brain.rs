@@ -43,7 +43,8 @@ const LONGEST_PAUSE_S: f64 = 30.0;
 /// The brain is woken at least this often, seconds.
 const LONGEST_WAIT_S: f64 = 1.0;
 
-/// Queries may take this share of the time.
+/// Queries may take this share of the time: the daemon as a whole shall stay below a tenth of
+/// a core.
 const QUERY_SHARE: f64 = 0.03;
 
 /// A placement that waits for a free task or its turn.
@@ -88,7 +89,7 @@ pub(super) struct Brain {
     pub planned: BTreeMap<String, i64>,
     /// When a worker of ours left a node on our order, epoch seconds.
     pub departures: BTreeMap<String, f64>,
-    /// When Slurm took a node from a worker of ours, epoch seconds.
+    /// When Slurm took a node from a worker of ours, or forgot its run, epoch seconds.
     pub taken: BTreeMap<String, f64>,
     /// When a regular job last started on each node, epoch seconds.
     pub regular_starts: BTreeMap<String, i64>,

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-/// Longer ago makes no difference, seconds.
+/// Longer ago makes no difference, seconds: as long as Slurm keeps a requeued job back by itself.
 const REMEMBERED_S: f64 = 120.0;
 
 /// When a task left which node, epoch seconds.
@@ -27,19 +27,19 @@ impl Left {
     }
 
     /// It leaves `node` now.
-    pub fn note(&mut self, node: &str, now_s: f64) {
+    pub fn leaves(&mut self, node: &str, now_s: f64) {
         self.nodes
             .retain(|_, time_s| now_s - *time_s < REMEMBERED_S);
         self.nodes.insert(node.to_owned(), now_s);
     }
 
-    /// When it left `node` last, as far as is known; long ago if it never did.
-    pub fn node_s(&self, node: &str) -> f64 {
+    /// When it left `node` last, epoch seconds; negative infinity if it never did, as far as is
+    /// known.
+    pub fn left_s(&self, node: &str) -> f64 {
         let known_s = self.nodes.get(node).copied();
-        let times = [known_s, self.any_s];
-        times
+        known_s
             .into_iter()
-            .flatten()
+            .chain(self.any_s)
             .fold(f64::NEG_INFINITY, f64::max)
     }
 }
@@ -51,20 +51,20 @@ mod tests {
     #[test]
     fn each_node_is_remembered_for_a_while_and_not_only_the_last() {
         let mut left = Left::default();
-        assert_eq!(left.node_s("n1"), f64::NEG_INFINITY);
-        left.note("n1", 1000.0);
-        left.note("n2", 1005.0);
-        assert_eq!((left.node_s("n1"), left.node_s("n2")), (1000.0, 1005.0));
-        left.note("n3", 1124.0);
-        assert_eq!(left.node_s("n1"), f64::NEG_INFINITY);
-        assert_eq!(left.node_s("n2"), 1005.0);
+        assert_eq!(left.left_s("n1"), f64::NEG_INFINITY);
+        left.leaves("n1", 1000.0);
+        left.leaves("n2", 1005.0);
+        assert_eq!((left.left_s("n1"), left.left_s("n2")), (1000.0, 1005.0));
+        left.leaves("n3", 1124.0);
+        assert_eq!(left.left_s("n1"), f64::NEG_INFINITY);
+        assert_eq!(left.left_s("n2"), 1005.0);
     }
 
     #[test]
     fn a_node_that_is_not_known_may_be_any() {
         let mut left = Left::some_node(1000.0);
-        assert_eq!(left.node_s("n1"), 1000.0);
-        left.note("n1", 1010.0);
-        assert_eq!((left.node_s("n1"), left.node_s("n2")), (1010.0, 1000.0));
+        assert_eq!(left.left_s("n1"), 1000.0);
+        left.leaves("n1", 1010.0);
+        assert_eq!((left.left_s("n1"), left.left_s("n2")), (1010.0, 1000.0));
     }
 }

@@ -10,6 +10,7 @@ use bftrainer_core::trainer::{TrainerId, TrainerState};
 
 use super::agents::{Agents, Parked};
 use super::brain::Brain;
+use super::pool_view::FORGOTTEN_S;
 use super::slurm_thread::Sight;
 use super::tasks::{Plan, Task};
 use crate::slurm::{BaseState, JobRecord, ReservationRecord, SlurmError, TaskName};
@@ -156,12 +157,12 @@ impl Brain {
     /// Lets joins in that waited for Slurm to show their tasks.
     fn unpark(&mut self, now_s: f64, events: &mut Vec<Event>) {
         for parked in self.agents.take_parked() {
-            let is_being_ended = self.task_of(&parked).is_some_and(|task| {
+            let is_gone = self.task_of(&parked).is_some_and(|task| {
                 let placed = matches!(task.plan, Plan::Placing { .. } | Plan::Placed { .. });
-                !placed && !task.runs() && !task.is_forgotten(parked.join.restart_count)
+                !placed && !task.runs()
             });
             let seen_since = self.look_began_after(parked.since_s);
-            if is_being_ended && seen_since {
+            if is_gone && seen_since && !self.is_forgotten(&parked) {
                 // The agent may have gone by itself.
                 let _ = parked.to_agent.send(ToAgent::Ended);
             } else {
@@ -169,8 +170,13 @@ impl Brain {
             }
         }
         for parked in self.agents.take_parked() {
-            let is_overdue = Agents::is_overdue(&parked, now_s);
-            if is_overdue && self.look_began_after(parked.since_s) && !self.is_forgotten(&parked) {
+            let is_waited_for = now_s - parked.since_s < FORGOTTEN_S && self.is_forgotten(&parked);
+            if is_waited_for {
+                // Without an answer it would connect anew, and its node be free meanwhile.
+                let _ = parked.to_agent.send(ToAgent::Heartbeat);
+            }
+            let is_overdue = !is_waited_for && Agents::is_overdue(&parked, now_s);
+            if is_overdue && self.look_began_after(parked.since_s) {
                 let reason = "Slurm does not show this task running on this node";
                 self.refuse_agent(&parked, reason);
             } else {
@@ -180,7 +186,7 @@ impl Brain {
     }
 
     /// Whether it is the agent of a run that slurmctld has forgotten, and will end.
-    fn is_forgotten(&self, parked: &Parked) -> bool {
+    pub(super) fn is_forgotten(&self, parked: &Parked) -> bool {
         self.task_of(parked)
             .is_some_and(|task| task.is_forgotten(parked.join.restart_count))
     }

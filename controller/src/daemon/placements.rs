@@ -8,7 +8,7 @@ use super::agents::TaskKey;
 use super::brain::{Brain, WantedPlacement};
 use super::observe::tasks;
 use super::slurm_thread::{ChangeKind, Purpose};
-use super::tasks::{Plan, Task};
+use super::tasks::Plan;
 use crate::slurm::{SlurmError, TaskUpdate};
 
 /// The same task must not return to the node that it left within this time, seconds:
@@ -57,7 +57,7 @@ impl Brain {
         let tasks = self.arrays.get(&wanted.trainer.0)?.tasks.values();
         tasks
             .filter(|task| task.plan == Plan::Rest && task.waits())
-            .map(|task| task.left.node_s(&wanted.node) + SAME_NODE_PAUSE_S)
+            .map(|task| task.left.left_s(&wanted.node) + SAME_NODE_PAUSE_S)
             .filter(|time_s| *time_s > now_s)
             .reduce(f64::min)
     }
@@ -83,17 +83,10 @@ impl Brain {
             // The task that was there has not gone yet.
             return false;
         }
-        let left_s = |task: &Task| task.left.node_s(&wanted.node);
-        let free = array
-            .tasks
-            .iter_mut()
-            .filter(|(_, task)| task.plan == Plan::Rest && task.waits())
-            .filter(|(_, task)| now_s - left_s(task) >= SAME_NODE_PAUSE_S)
-            .min_by(|(_, a), (_, b)| left_s(a).total_cmp(&left_s(b)));
-        let Some((task_id, task)) = free else {
+        let before_s = now_s - SAME_NODE_PAUSE_S;
+        let Some((task_id, task)) = array.free_task(&wanted.node, before_s) else {
             return false;
         };
-        let task_id = *task_id;
         task.plan = Plan::Placing {
             node: wanted.node.clone(),
         };

@@ -19,7 +19,7 @@ const TAKEN_MARGIN_S: f64 = 2.0;
 
 /// Where the agent of a run that slurmctld has forgotten still waits to be ended, the node is
 /// left alone, so long at most, seconds.
-const FORGOTTEN_S: f64 = 60.0;
+pub(super) const FORGOTTEN_S: f64 = 60.0;
 
 /// A trainer's workers whose longest stay ends are told to leave so long before their
 /// agents would leave by themselves, one by one, seconds.
@@ -156,10 +156,19 @@ impl Brain {
             })
             .map(|(name, _)| name.clone())
             .collect();
-        let agents = &self.agents;
+        let forgotten: BTreeSet<String> = self
+            .agents
+            .parked()
+            .iter()
+            .filter(|parked| self.is_forgotten(parked))
+            .map(|parked| parked.join.node.clone())
+            .collect();
         self.taken.retain(|name, time_s| {
-            let is_forgotten = now_s - *time_s < FORGOTTEN_S && agents.waits_on(name);
-            (now_s - *time_s < taken_for_s || is_forgotten) && !in_use.contains(name)
+            let held_s = match forgotten.contains(name) {
+                true => taken_for_s.max(FORGOTTEN_S),
+                false => taken_for_s,
+            };
+            now_s - *time_s < held_s && !in_use.contains(name)
         });
     }
 

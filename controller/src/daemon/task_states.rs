@@ -161,26 +161,26 @@ impl Brain {
                     }
                 }
                 Turn::Lost { node, end } => {
-                    // A forgotten run's agent stays, without ranks: slurmctld ends what a node
-                    // that registers has too much. A slurmd whose job went before keeps it in its
-                    // books, and Slurm drains the node when it refuses a job of that number.
+                    // A forgotten run's agent loses its ranks but is not told to end: slurmctld ends
+                    // jobs that it does not know of when their node registers. Ended before, the
+                    // job stays in slurmd's books; slurmd then refuses the next job of that number,
+                    // and Slurm drains the node.
                     let order = match end {
                         RunEnd::Forgotten => self.stop_at_once(TrainerId(id)),
                         RunEnd::Requeued | RunEnd::Over => ToAgent::Ended,
                     };
                     self.agents.send((id, task_id), order);
                     self.agents.remove((id, task_id));
-                    let requeued = end != RunEnd::Over;
-                    if requeued {
+                    if end != RunEnd::Over {
                         self.taken_from(id, &node, Departure::Silent, now_s);
                     }
                     let (trainer, node) = (TrainerId(id), self.engine.names.intern(&node));
                     if closing {
                         Event::WorkerGone { trainer, node }
                     } else {
-                        let reason = match requeued {
-                            true => LossReason::Preempted,
-                            false => LossReason::Ended,
+                        let reason = match end {
+                            RunEnd::Requeued | RunEnd::Forgotten => LossReason::Preempted,
+                            RunEnd::Over => LossReason::Ended,
                         };
                         self.loss(trainer, node, reason, has_failed)
                     }
@@ -235,7 +235,8 @@ impl Brain {
         }
     }
 
-    /// The task of an array was requeued off its node, most likely by Slurm.
+    /// The task of an array was requeued off its node, most likely by Slurm, or slurmctld has
+    /// forgotten its run.
     pub(super) fn taken_from(&mut self, id: u32, node: &str, departure: Departure, now_s: f64) {
         self.accounting.taken(node);
         self.taken.insert(node.to_owned(), now_s);

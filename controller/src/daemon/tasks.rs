@@ -267,19 +267,11 @@ impl Task {
                 node,
                 restart_count,
             } if runs_on(&node) && self.restart_count == restart_count => Turn::AsAsked,
-            Plan::Placed { node, .. } => {
-                self.leave(&node, now_s);
-                let end = self.run_end(joined_run);
-                Turn::Lost { node, end }
-            }
+            Plan::Placed { node, .. } => self.lost(node, joined_run, now_s),
             Plan::Runs {
                 node,
                 restart_count,
-            } => {
-                self.leave(&node, now_s);
-                let end = self.run_end(Some(restart_count));
-                Turn::Lost { node, end }
-            }
+            } => self.lost(node, Some(restart_count), now_s),
             Plan::Leaving { .. } if self.runs() => Turn::AsAsked,
             Plan::Leaving { node } => {
                 self.leave(&node, now_s);
@@ -299,18 +291,21 @@ impl Task {
         }
     }
 
-    /// How a run ended that is shown no more: the one after so many restarts, if known.
-    fn run_end(&self, restart_count: Option<u32>) -> RunEnd {
-        match self.base {
-            _ if restart_count.is_some_and(|it| self.is_forgotten(it)) => RunEnd::Forgotten,
+    /// It is no longer on `node`, where the run after `begun` restarts had begun.
+    fn lost(&mut self, node: String, begun: Option<u32>, now_s: f64) -> Turn {
+        let is_forgotten = begun.is_some_and(|restart_count| self.is_forgotten(restart_count));
+        let end = match self.base {
+            BaseState::Pending if is_forgotten => RunEnd::Forgotten,
             BaseState::Pending => RunEnd::Requeued,
             _ => RunEnd::Over,
-        }
+        };
+        self.leave(&node, now_s);
+        Turn::Lost { node, end }
     }
 
     fn leave(&mut self, node: &str, now_s: f64) {
         self.plan = Plan::Rest;
-        self.left.note(node, now_s);
+        self.left.leaves(node, now_s);
     }
 
     /// Whether a task of an ended trainer has run for `patience_s` without an agent that
@@ -332,7 +327,8 @@ impl Task {
         is_too_long
     }
 
-    /// Whether Slurm waits to start a run that has begun, the one after so many restarts.
+    /// Whether Slurm shows a run that has begun, the one after `restart_count` restarts, as
+    /// still to be started.
     pub fn is_forgotten(&self, restart_count: u32) -> bool {
         self.waits() && self.restart_count <= restart_count
     }
@@ -411,6 +407,17 @@ impl Array {
     /// Tasks that have not ended.
     pub fn open_tasks(&self) -> u32 {
         self.tasks.values().filter(|task| !task.ended()).count() as u32
+    }
+
+    /// The waiting task that left `node` longest ago, and not after `before_s`, epoch seconds.
+    pub fn free_task(&mut self, node: &str, before_s: f64) -> Option<(u32, &mut Task)> {
+        let left_s = |task: &Task| task.left.left_s(node);
+        self.tasks
+            .iter_mut()
+            .filter(|(_, task)| task.plan == Plan::Rest && task.waits())
+            .filter(|(_, task)| left_s(task) <= before_s)
+            .min_by(|(_, a), (_, b)| left_s(a).total_cmp(&left_s(b)))
+            .map(|(id, task)| (*id, task))
     }
 
     /// The task whose worker is, or shall be, on `node`: one that runs there before
@@ -494,6 +501,42 @@ pub(super) mod tests {
             assert_eq!(array.task_on("n1"), Some(id));
         }
         assert_eq!(array.task_on("n2"), None);
+    }
+
+    #[test]
+    fn a_run_that_waits_to_be_started_again_was_forgotten_unless_it_was_requeued() {
+        for (base, restart_count, end) in [
+            (BaseState::Pending, 0, RunEnd::Forgotten),
+            (BaseState::Pending, 1, RunEnd::Requeued),
+            (BaseState::Failed, 0, RunEnd::Over),
+        ] {
+            let node = "n1".to_owned();
+            let mut task = Task::new(&record(0));
+            task.plan = Plan::Runs {
+                node: node.clone(),
+                restart_count: 0,
+            };
+            task.base = base;
+            task.restart_count = restart_count;
+            assert_eq!(task.turn(100.0, 10.0, None), Turn::Lost { node, end });
+            assert_eq!(task.left.left_s("n1"), 100.0);
+        }
+    }
+
+    #[test]
+    fn of_the_tasks_that_wait_the_one_that_left_the_node_longest_ago_comes_back() {
+        let mut array = Array::new(&record(0), Admission::Refused(String::new()), None);
+        for (id, left_at_s) in [(0, 105.0), (1, 100.0)] {
+            let mut task = Task::new(&record(id));
+            task.base = BaseState::Pending;
+            task.left.leaves("n1", left_at_s);
+            array.tasks.insert(id, task);
+        }
+        let mut free = |node, before_s| array.free_task(node, before_s).map(|(id, _)| id);
+        assert_eq!(free("n1", 99.0), None);
+        assert_eq!(free("n1", 102.0), Some(1));
+        assert_eq!(free("n1", 110.0), Some(1));
+        assert_eq!(free("n2", 99.0), Some(0));
     }
 
     #[test]

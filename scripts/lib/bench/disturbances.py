@@ -13,6 +13,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from nodes import command_name, freeze, node_of, parent_of, solver_of, thaw  # noqa: E402
 
 LONGEST_PAUSE_S = 8.0
+DRAIN_REASON = "soak"
 
 
 class Missed(Exception):
@@ -210,7 +211,7 @@ class Disturbances:
 
     def drain_node(self):
         node = self.some_node()
-        self.scontrol("update", "NodeName=" + node, "State=DRAIN", "Reason=soak")
+        self.scontrol("update", "NodeName=" + node, "State=DRAIN", "Reason=" + DRAIN_REASON)
         self.later(15, lambda: self.resume(node))
         return node
 

@@ -7,6 +7,8 @@ import sys
 import time
 
 RESULTS = pathlib.Path(__file__).resolve().parents[3] / "docs/results.md"
+SUMMARY_HEAD = ["samples", "median", "95 %", "maximum"]
+WRITES = "Without --quick the table in docs/results.md is written anew."
 
 
 def quantile(values, q):
@@ -65,13 +67,13 @@ def show(command, lines, quick):
 def write_section(command, lines):
     """Puts the lines between the marks of `command` in docs/results.md, and prints them."""
     begin, end = ("<!-- {}: {} -->".format(edge, command) for edge in ("begin", "end"))
-    text = "\n".join([begin, *lines, end])
-    head, rest = RESULTS.read_text(encoding="utf-8").split(begin)
-    RESULTS.write_text(head + text + rest.split(end)[1], encoding="utf-8")
-    print(text)
-
-
-SUMMARY_HEAD = ["samples", "median", "95 %", "maximum"]
+    section = "\n".join([begin, *lines, end])
+    print(section)
+    text = RESULTS.read_text(encoding="utf-8")
+    if text.count(begin) != 1 or end not in text.split(begin)[1]:
+        sys.exit("{}: write the lines {} and {} where the table belongs".format(RESULTS, begin, end))
+    head, rest = text.split(begin)
+    RESULTS.write_text(head + section + rest.split(end, 1)[1], encoding="utf-8")
 
 
 class Progress:

@@ -24,8 +24,8 @@ RATE = 10_000
 def main():
     options = parse_options()
     progress = Progress("bench-hints")
-    on = machine()
-    progress.say("a cluster of {} nodes; {}".format(NODES, on))
+    where = machine()
+    progress.say("a cluster of {} nodes; {}".format(NODES, where))
     rows = []
     with Stage(NODES) as stage:
         job = stage.start(NODES)
@@ -41,7 +41,7 @@ def main():
         stage.end(job)
         stage.cancel(trainer)
     head = ["forged hints a second", "processor, daemon", "looks a second", "hole to ranks"]
-    write_section(COMMAND, ["{} s each; {}.".format(options.seconds, on), "", *table(head, rows)])
+    write_section(COMMAND, ["{} s each; {}.".format(options.seconds, where), "", *table(head, rows)])
     return 0
 
 

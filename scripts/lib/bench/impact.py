@@ -12,9 +12,10 @@ import sys
 import time
 from collections import namedtuple
 
-from figures import SUMMARY_HEAD, Progress, cells, machine, show, summary, table, write_json
+from figures import SUMMARY_HEAD, WRITES, Progress, cells, machine, show, summary, table, write_json
 from stage import Stage
 
+COMMAND = "scripts/bench-impact"
 SEED = 2106
 KILL_WAIT_S = 5.0  # Of scripts/dev-cluster.
 
@@ -43,8 +44,8 @@ def main():
     options = parse_options()
     parts = QUICK if options.quick else FULL
     progress = Progress("bench-impact")
-    on = machine()
-    progress.say(on)
+    where = machine()
+    progress.say(where)
     found = [measure(part, progress) for part in parts]
     shown = {"schema": "bftrainer.bench-impact/1", "kill_wait_s": KILL_WAIT_S, "parts": found}
     rows = [
@@ -53,17 +54,17 @@ def main():
         for name in ("without_us", "with_us", "added")
     ]
     failed = sum(part["failed"] for part in found)
-    left = "Regular jobs that did not complete: {}; nodes drained or down: {}.".format(
+    damage = "Regular jobs that did not complete: {}; nodes drained or down: {}.".format(
         failed, sum(part["bad_nodes"] for part in found))
     head = ["nodes", "ranks", "a regular job's delay, seconds", *SUMMARY_HEAD]
-    lines = ["Machine: {}.".format(on), "", *table(head, rows), "", left]
-    show("scripts/bench-impact", lines, options.quick)
+    lines = ["Machine: {}.".format(where), "", *table(head, rows), "", damage]
     write_json(shown, options.json)
+    show(COMMAND, lines, options.quick)
     return 1 if failed else 0
 
 
 def parse_options():
-    parser = argparse.ArgumentParser(prog="scripts/bench-impact", description="added delay of regular jobs")
+    parser = argparse.ArgumentParser(prog=COMMAND, description="added delay of regular jobs", epilog=WRITES)
     parser.add_argument("--quick", action="store_true", help="8 nodes, few jobs, in two minutes")
     parser.add_argument("--json", metavar="FILE", help="write the figures to FILE as well")
     return parser.parse_args()

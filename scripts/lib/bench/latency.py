@@ -3,16 +3,17 @@
 *Hole opened*: a regular job's script ends, on all nodes of the burst. *Hole seen*: the controller's
 decision to use it. *Ranks*: the first line of a rank's program on a node. *Regular job*: from before
 its sbatch to its script's first line. *Shrink*: from the controller's decision to the first look at
-sinfo (20 a second) that shows the node without a job.
+sinfo that shows the node without a job.
 """
 
 import argparse
 import sys
 import time
 
-from figures import SUMMARY_HEAD, Progress, cells, machine, show, summary, table, write_json
+from figures import SUMMARY_HEAD, WRITES, Progress, cells, machine, show, summary, table, write_json
 from stage import Stage
 
+COMMAND = "scripts/bench-latency"
 FULL = {8: 5, 32: 4, 64: 3}  # Rounds by burst.
 QUICK = {8: 2}
 TARGETS = ["hole to ranks: median 2 s at 8 nodes; 64 nodes within 6 s"]
@@ -30,8 +31,8 @@ def main():
     options = parse_options()
     rounds = QUICK if options.quick else FULL
     progress = Progress("bench-latency")
-    on = machine()
-    progress.say("a cluster of {} nodes; {}".format(max(rounds), on))
+    where = machine()
+    progress.say("a cluster of {} nodes; {}".format(max(rounds), where))
     found = {}
     with Stage(max(rounds)) as stage:
         for burst, times in rounds.items():
@@ -49,13 +50,13 @@ def main():
         for name, values in samples.items()
     ]
     head = ["nodes at once", "seconds from .. to", *SUMMARY_HEAD]
-    show("scripts/bench-latency", ["Machine: {}.".format(on), "", *table(head, rows)], options.quick)
     write_json(shown, options.json)
+    show(COMMAND, ["Machine: {}.".format(where), "", *table(head, rows)], options.quick)
     return 0
 
 
 def parse_options():
-    parser = argparse.ArgumentParser(prog="scripts/bench-latency", description="; ".join(TARGETS))
+    parser = argparse.ArgumentParser(prog=COMMAND, description="; ".join(TARGETS), epilog=WRITES)
     parser.add_argument("--quick", action="store_true", help="one burst of 8 nodes, in a minute, instead of all")
     parser.add_argument("--json", metavar="FILE", help="write the figures to FILE as well")
     return parser.parse_args()
@@ -121,14 +122,16 @@ class Burst:
         ordered_s = time.time()
         cluster.ok("scontrol", "update", "NodeName=" + names, "State=DRAIN", "Reason=bench")
         left_s = {}
-        give_up_s = time.time() + 60
-        while len(left_s) < half and time.time() < give_up_s:
+
+        def have_left():
             looked_s = time.time()
             for line in cluster.ok("sinfo", "-h", "-N", "-p", "batch", "-n", names, "-o", "%N %T").splitlines():
                 node, state = line.split()
                 if state.startswith("drained"):
                     left_s.setdefault(node, looked_s)
-            time.sleep(0.05)
+            return len(left_s) == half
+
+        self.stage.wait_for(have_left, "{} nodes have been given back".format(half))
         decided_s = self.stage.decided_s(trainer, ordered_s)
         self.samples["shrink"] = [time_s - (decided_s or ordered_s) for time_s in left_s.values()]
         cluster.ok("scontrol", "update", "NodeName=" + names, "State=RESUME")

@@ -26,14 +26,14 @@ LOOKS = 15
 def main():
     options = parse_options()
     progress = Progress("bench-scale")
-    on = machine()
-    progress.say("a private Slurm, for munge and to measure libslurm; {}".format(on))
+    where = machine()
+    progress.say("a private Slurm, for munge and to measure libslurm; {}".format(where))
     with Stage(1, conf=["MaxArraySize=1001", "MaxJobCount=20000"]) as stage:
         record_s = libslurm_s(stage, progress)
         progress.say("libslurm takes {:.1f} us a record; now the daemon".format(1e6 * record_s))
         stage.cluster.stop_controller()
         found = measure(stage.cluster.dir / "munge/munge.socket", record_s, options.minutes)
-    write_section(COMMAND, section(found, record_s, on))
+    write_section(COMMAND, section(found, record_s, where))
     return 0
 
 
@@ -80,11 +80,11 @@ def measure(munge_socket, record_s, minutes):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def section(found, record_s, on):
+def section(found, record_s, where):
     minutes = found["minutes"]
     shares = [found[name + "_share"] for name in ("cpu", "brain", "slurm")]
     cpu, brain, libslurm = shares
-    head = "{:.0f} minutes, {} nodes, {} trainers with {} tasks of which {} run, {:.1f} events a second; {}."
+    head = "{:g} min, {} nodes, {} trainers with {} tasks of which {} run, {:.1f} events a second; {}."
     rows = [
         ["processor, all of the daemon", percent(cpu), "< 10 %"],
         ["- deciding and keeping account", percent(brain), ""],

@@ -8,7 +8,7 @@ import sqlite3
 import sys
 import time
 
-from disturbances import Disturbances, Missed
+from disturbances import DRAIN_REASON, Disturbances, Missed
 from figures import Progress
 from stage import ROOT, Stage
 
@@ -173,7 +173,9 @@ class Soak:
         def is_so():
             drained = self.cluster.ok("sinfo", "-h", "-N", "-p", "batch", "-t", "drain", "-o", "%N %E")
             for node, reason in (line.split(None, 1) for line in drained.splitlines()):
-                self.drained.add("Slurm has drained node {}: {}".format(node, reason))
+                # That a drain of ours had ended may be forgotten by a slurmctld that was killed.
+                if reason != DRAIN_REASON:
+                    self.drained.add("Slurm has drained node {}: {}".format(node, reason))
                 self.disturbances.resume(node)
             return predicate()
 

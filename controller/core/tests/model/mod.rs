@@ -116,10 +116,11 @@ struct Program {
     started: u64,
     /// Generations in which ranks end by the program's or their node's fault.
     failing: BTreeSet<u64>,
-    /// When the engine heard of those that count since the last progress, epoch seconds,
-    /// and the samples that must be passed.
+    /// When the engine heard of failures that may count, epoch seconds.
     failures_s: Vec<f64>,
+    /// Samples that must be passed for them to be forgotten.
     failures_at_samples: u64,
+    /// Samples that the engine has heard of.
     heard_samples: u64,
 }
 

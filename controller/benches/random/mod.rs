@@ -1,3 +1,5 @@
+//! Repeatable random numbers for the benches.
+
 /// Numbers that look random (xorshift64*, Vigna 2016), the same in every run.
 pub struct Random(u64);
 
