@@ -9,6 +9,7 @@ use bftrainer_core::node::NodeId;
 use bftrainer_core::pool::Phase;
 use bftrainer_core::trainer::TrainerId;
 
+use super::agents::TaskKey;
 use super::brain::{Brain, SuspectedPreemption};
 use super::observe::tasks;
 use super::slurm_thread::{ChangeKind, Purpose};
@@ -161,29 +162,7 @@ impl Brain {
                     }
                 }
                 Turn::Lost { node, end } => {
-                    // A forgotten run's agent loses its ranks but is not told to end: slurmctld ends
-                    // jobs that it does not know of when their node registers. Ended before, the
-                    // job stays in slurmd's books; slurmd then refuses the next job of that number,
-                    // and Slurm drains the node.
-                    let order = match end {
-                        RunEnd::Forgotten => self.stop_at_once(TrainerId(id)),
-                        RunEnd::Requeued | RunEnd::Over => ToAgent::Ended,
-                    };
-                    self.agents.send((id, task_id), order);
-                    self.agents.remove((id, task_id));
-                    if end != RunEnd::Over {
-                        self.taken_from(id, &node, Departure::Silent, now_s);
-                    }
-                    let (trainer, node) = (TrainerId(id), self.engine.names.intern(&node));
-                    if closing {
-                        Event::WorkerGone { trainer, node }
-                    } else {
-                        let reason = match end {
-                            RunEnd::Requeued | RunEnd::Forgotten => LossReason::Preempted,
-                            RunEnd::Over => LossReason::Ended,
-                        };
-                        self.loss(trainer, node, reason, has_failed)
-                    }
+                    self.task_lost(now_s, (id, task_id), node, end, has_failed)
                 }
             };
             events.push(event);
@@ -195,6 +174,42 @@ impl Brain {
                 Purpose::Close,
             );
         }
+    }
+
+    /// A task is no longer on its node, though nobody told it to leave.
+    fn task_lost(
+        &mut self,
+        now_s: f64,
+        (id, task_id): TaskKey,
+        name: String,
+        end: RunEnd,
+        has_failed: bool,
+    ) -> Event {
+        let (trainer, node) = (TrainerId(id), self.engine.names.intern(&name));
+        // A forgotten run's agent loses its ranks but is not told to end: slurmctld ends jobs that
+        // it does not know of when their node registers. Ended before, the job stays in slurmd's
+        // books; slurmd then refuses the next job of that number, and Slurm drains the node.
+        let order = match end {
+            RunEnd::Forgotten => self.stop_at_once(trainer),
+            RunEnd::Requeued | RunEnd::Over => ToAgent::Ended,
+        };
+        self.agents.send((id, task_id), order);
+        self.agents.remove((id, task_id));
+        if end != RunEnd::Over {
+            self.taken_from(id, &name, Departure::Silent, now_s);
+        }
+        if self
+            .arrays
+            .get(&id)
+            .is_some_and(|array| array.verdict.is_some())
+        {
+            return Event::WorkerGone { trainer, node };
+        }
+        let reason = match end {
+            RunEnd::Requeued | RunEnd::Forgotten => LossReason::Preempted,
+            RunEnd::Over => LossReason::Ended,
+        };
+        self.loss(trainer, node, reason, has_failed)
     }
 
     /// Kills the ranks of the trainer's newest generation, and leaves the agent.
