@@ -33,6 +33,7 @@ impl Brain {
         }
         if let Some(kept) = AdminComment::parse(&job.admin_comment) {
             let mut array = Array::new(job, Admission::Admitted(kept.spec), kept.exit_code);
+            array.end_reason = kept.reason;
             array.submit_time_s = kept.submitted_s;
             array.stay_min = kept.stay_min;
             log::info!("T{id} of {} found, admitted before", array.owner_name);

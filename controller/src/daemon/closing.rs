@@ -24,6 +24,7 @@ impl Brain {
             return;
         };
         array.verdict = Some(exit_code);
+        array.end_reason = (!reason.is_empty()).then(|| reason.to_owned());
         let Some(spec) = array.spec() else {
             return;
         };
@@ -32,7 +33,7 @@ impl Brain {
             submitted_s: array.submit_time_s,
             stay_min: array.stay_min,
             exit_code: Some(exit_code),
-            reason: (!reason.is_empty()).then(|| reason.to_owned()),
+            reason: array.end_reason.clone(),
         };
         let connected: Vec<u32> = array.tasks.keys().copied().collect();
         for task_id in connected {

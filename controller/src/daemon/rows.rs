@@ -92,6 +92,9 @@ impl Brain {
             None if array.tasks.values().any(|task| task.given_up) => "FAILED",
             None => "CANCELLED",
         });
+        // What it waited for when it ended is no reason for its end.
+        row["reason"] = json!(array.end_reason);
+        row["why"] = Value::Null;
         if self.history.len() >= KEPT_ENDED {
             self.history.pop_first();
         }
@@ -273,7 +276,7 @@ impl Brain {
         };
         let pauses = now_s < trainer.resume_at_s.max(trainer.restart_at_s);
         match (&trainer.state, &trainer.blocked_reason) {
-            (TrainerState::Closing, reason) => reason.clone(),
+            (TrainerState::Closing, _) => array.end_reason.clone(),
             (_, Some(reason)) if pauses || has_nodes() => Some(reason.clone()),
             (TrainerState::Admitted, _) if trainer.assembling_since_s.is_some() => None,
             _ => self.why_without_nodes(now_s, trainer),

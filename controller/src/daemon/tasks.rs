@@ -40,6 +40,8 @@ pub struct Array {
     pub admission: Admission,
     /// The exit code with which it ended.
     pub verdict: Option<i32>,
+    /// Why it has failed.
+    pub end_reason: Option<String>,
     /// Its tasks.
     pub tasks: BTreeMap<u32, Task>,
     /// The newest progress line.
@@ -387,6 +389,7 @@ impl Array {
             excluded: record.request.excluded.clone(),
             admission,
             verdict,
+            end_reason: None,
             tasks: BTreeMap::new(),
             progress: Progress::default(),
             pace: Pace::default(),

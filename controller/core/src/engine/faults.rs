@@ -26,14 +26,14 @@ const KEPT_FAILURES: usize = 32;
 
 impl Engine {
     /// The node is no longer ours to use; a worker there is lost with it.
-    pub(super) fn lose_node(&mut self, now_s: f64, node: NodeId) {
+    pub(super) fn lose_node(&mut self, now_s: f64, node: NodeId, why: Forced) {
         if let Some(worker) = self.pool.get(node).and_then(|node| node.worker.clone()) {
             self.lose_worker(now_s, worker.trainer, node);
         }
         if let Some(pool_node) = self.pool.remove(node)
             && let Some(trainer) = pool_node.assigned
         {
-            self.note_forced_loss(trainer, node, Forced::Left);
+            self.note_forced_loss(trainer, node, why);
         }
     }
 
@@ -52,7 +52,7 @@ impl Engine {
             return;
         }
         match reason {
-            LossReason::Preempted => self.lose_node(now_s, node),
+            LossReason::Preempted => self.lose_node(now_s, node, Forced::Taken),
             LossReason::Silent => {
                 self.lose_worker(now_s, trainer, node);
                 self.quarantine(now_s, node, "the worker there fell silent".to_owned());

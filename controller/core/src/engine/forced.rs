@@ -10,6 +10,8 @@ use crate::trainer::TrainerId;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Forced {
     Left,
+    /// Its task was requeued, most likely for a regular job.
+    Taken,
     ExpectedBack,
     Quarantined,
     /// Its program failed there, as these words say.
@@ -61,6 +63,10 @@ impl Forced {
         let is = if nodes.len() == 1 { "is" } else { "are" };
         match self {
             Forced::Left => format!("{subject} left the pool"),
+            Forced::Taken => {
+                let was = if nodes.len() == 1 { "was" } else { "were" };
+                format!("{subject} {was} taken by Slurm")
+            }
             Forced::ExpectedBack => format!("{subject} {is} expected back"),
             Forced::Quarantined => format!("{subject} {is} in quarantine"),
             Forced::Avoided(reason) => {

@@ -2,6 +2,7 @@
 
 use std::collections::btree_map::Entry;
 
+use super::forced::Forced;
 use super::{Action, Engine, Event};
 use crate::node::NodeId;
 use crate::pool::{Phase, PoolNode, Worker};
@@ -94,7 +95,7 @@ impl Engine {
     ) {
         for node in left {
             self.call_off(node);
-            self.lose_node(now_s, node);
+            self.lose_node(now_s, node, Forced::Left);
         }
         self.join(now_s, joined);
         for (node, hole_end_s) in hole_ends {

@@ -1,6 +1,6 @@
 //! Who gets which nodes, when a task is placed, and what is said about it.
 
-use bftrainer_core::engine::{Action, EngineConfig, Event, PlaceFault};
+use bftrainer_core::engine::{Action, EngineConfig, Event, LossReason, PlaceFault};
 use bftrainer_core::node::NodeId;
 use bftrainer_core::pool::Phase;
 use bftrainer_core::trainer::{TrainerId, TrainerInfo, TrainerState};
@@ -355,6 +355,12 @@ fn decisions_say_why_in_numbers() {
     );
     bench.live(vec![left([1])]);
     assert_eq!(bench.last_reason(1), "T1: 2 -> 1 nodes: n1 left the pool");
+    bench.live(vec![idle(20..21)]);
+    bench.live(vec![lost(1, 20, LossReason::Preempted)]);
+    assert_eq!(
+        bench.last_reason(1),
+        "T1: 2 -> 1 nodes: n20 was taken by Slurm"
+    );
     bench.live(vec![idle(10..15)]);
     let decisions = bench.decisions.len();
     bench.live(vec![left(10..15), Event::TrainerChanged(info(2, 1, 2))]);
