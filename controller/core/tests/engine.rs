@@ -357,3 +357,82 @@ fn a_failure_that_a_loss_explained_may_count_by_its_peers_after_progress() {
     ];
     assert_eq!(live_through(&setup, &ops).unsettled(), None);
 }
+
+#[test]
+fn a_generation_that_is_found_is_told_again_though_its_trainer_now_asks_for_more_nodes() {
+    let mut setup = recorded(12_846_417_853_713_061_043, 12, 1, true);
+    setup.config.min_trainers = 1;
+    setup.config.plan_grid_s = 0.0;
+    setup.config.plan_wait_s = 0.0;
+    setup.progress = false;
+    setup.free_restarts = false;
+    let fails = |trainer, rank, preempted| Op::ProgramFails {
+        trainer,
+        rank,
+        preempted,
+    };
+    let take = |first, count| Op::Take { first, count };
+    let reclass = || Op::Reclass { node: 0, class: 0 };
+    let before = [
+        (0, free(62, 5)),
+        (0, Op::Snapshot),
+        (0, Op::Doubt),
+        (0, submit(0, (3, 2), 1, 1, None)),
+        (62, take(7, 1)),
+        (
+            38,
+            Op::Crash {
+                node: 62,
+                noticed: false,
+            },
+        ),
+        (0, fails(0, 0, true)),
+        (75, take(218, 4)),
+        (0, Op::Finish { trainer: 0 }),
+        (22, take(0, 1)),
+        (16, fails(0, 0, false)),
+        (4, reclass()),
+        (4, reclass()),
+        (5, free(4, 6)),
+        (
+            12,
+            Op::Plan {
+                first: 0,
+                count: 1,
+                in_s: None,
+            },
+        ),
+        (9, reclass()),
+        (
+            56,
+            Op::Crash {
+                node: 10,
+                noticed: false,
+            },
+        ),
+        (
+            0,
+            Op::Flap {
+                node: 12,
+                away_ds: 5,
+            },
+        ),
+        (0, fails(0, 1, false)),
+        (3, Op::RestartController { away_ds: 1 }),
+        (
+            0,
+            Op::Resize {
+                trainer: 0,
+                min: 4,
+                more: 0,
+            },
+        ),
+    ];
+    let after = [(0, free(0, 1))];
+    let mut world = World::new(&setup);
+    world.run(&before);
+    world.take_snapshot();
+    world.run(&after);
+    world.pass(100.0);
+    assert!(world.twins_agree());
+}

@@ -223,9 +223,11 @@ impl World {
     fn check_start(&mut self, trainer: TrainerId, generation: u64, members: &[NodeId]) {
         let known = &self.engine.trainers()[&trainer];
         let started = self.trainers.get(&trainer).map(|program| program.started);
-        if known.is_live && started == Some(generation) {
+        let mut ranks = self.ranks_of(trainer);
+        let is_there = ranks.any(|(_, _, ranks)| ranks.generation == generation);
+        if known.is_live && (started == Some(generation) || is_there) {
             // Live members are told again of the one in which they are, whatever has
-            // happened to others since.
+            // happened to others since, and whichever engine started it.
             return;
         }
         let (min, max) = (known.info.min_nodes, known.info.max_nodes);
