@@ -223,8 +223,10 @@ impl World {
     fn check_start(&mut self, trainer: TrainerId, generation: u64, members: &[NodeId]) {
         let known = &self.engine.trainers()[&trainer];
         let started = self.trainers.get(&trainer).map(|program| program.started);
-        let mut ranks = self.ranks_of(trainer);
-        let is_there = ranks.any(|(_, _, ranks)| ranks.generation == generation);
+        let is_there = {
+            let mut ranks = self.ranks_of(trainer);
+            ranks.any(|(_, _, ranks)| ranks.generation == generation)
+        };
         if known.is_live && (started == Some(generation) || is_there) {
             // Live members are told again of the one in which they are, whatever has
             // happened to others since, and whichever engine started it.
