@@ -336,6 +336,12 @@ class ClusterTest(unittest.TestCase):
         new.write_text(str(exit_code))
         new.rename(self.dir / "end")
 
+    def starts(self, row=None):
+        """How often ranks of the counting trainers have started, from the row's generation on."""
+        lines = (self.dir / "starts.log").read_text().splitlines()
+        first = row["generation"] if row else 0
+        return sum(int(line.split()[0]) >= first for line in lines)
+
     def state_of(self, job_id):
         job = self.cluster.job(job_id)
         return job and job["JobState"]

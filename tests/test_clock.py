@@ -100,10 +100,6 @@ class SetClock(ClusterTest):
     def looks(self):
         return self.cluster.bftrainer("show")[0]["slurm_looks"]
 
-    def starts(self):
-        """Starts of ranks so far."""
-        return len((self.dir / "starts.log").read_text().splitlines())
-
 
 if __name__ == "__main__":
     unittest.main()

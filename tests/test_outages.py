@@ -82,10 +82,6 @@ class OutageTest(ClusterTest):
         """Samples in the checkpoint, which needs no controller."""
         return int(next(self.dir.glob(".bftrainer-*/ckpt/samples")).read_text())
 
-    def starts(self):
-        """Starts of ranks so far."""
-        return len((self.dir / "starts.log").read_text().splitlines())
-
 
 class Daemons(OutageTest):
     def test_slurmctld_is_killed_while_a_trainer_grows(self):
@@ -154,8 +150,7 @@ class Daemons(OutageTest):
 
     def test_munged_is_killed_and_ranks_train_on(self):
         trainer = self.counter("1-4")
-        row = self.wait_trains(trainer, 4)
-        starts = self.starts()
+        row = first = self.wait_trains(trainer, 4)
         # Nobody can raise limits without munge; fresh workers have a minute.
         self.wait_for(
             lambda: {task["TimeLimit"] for task in self.cluster.tasks(trainer).values()}
@@ -172,7 +167,7 @@ class Daemons(OutageTest):
         self.wait_for(lambda: self.counted() > counted + 10, "ranks train on")
         self.cluster.start_missing()
         row = self.wait_more(trainer, 4, row)
-        self.assertEqual(self.starts(), starts, self.cluster.portrait(self.dir))
+        self.assertEqual(self.starts(first), 4, self.cluster.portrait(self.dir))
         self.regular("-w", row["node_list"][1])
         self.wait_trains(trainer, 3, after=row)
         self.assert_finishes(trainer)
@@ -223,13 +218,12 @@ class Network(OutageTest):
 
     def test_closed_connections_are_made_anew_and_disturb_no_rank(self):
         trainer = self.counter("1-4")
-        row = self.wait_trains(trainer, 4)
-        starts = self.starts()
+        row = first = self.wait_trains(trainer, 4)
         for _ in range(3):
             self.proxy.reset()
             row = self.wait_more(trainer, 4, row)
             self.wait_agents(4)
-        self.assertEqual(self.starts(), starts)
+        self.assertEqual(self.starts(first), 4)
         self.assert_finishes(trainer)
 
     def test_connections_are_closed_while_a_trainer_grows(self):
