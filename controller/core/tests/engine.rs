@@ -138,6 +138,18 @@ fn free(first: u8, count: u8) -> Op {
     }
 }
 
+fn take(first: u8, count: u8) -> Op {
+    Op::Take { first, count }
+}
+
+fn fails(trainer: u8, rank: u8, preempted: bool) -> Op {
+    Op::ProgramFails {
+        trainer,
+        rank,
+        preempted,
+    }
+}
+
 fn submit(owner: u8, (min, more): (u8, u8), weight: u8, parallel: u8, excluded: Option<u8>) -> Op {
     let asks = Asks {
         classes: 0,
@@ -294,14 +306,9 @@ fn a_failure_that_a_loss_explained_may_count_by_its_peers_after_progress() {
     setup.config.min_trainers = 2;
     setup.config.plan_grid_s = 60.0;
     setup.config.plan_wait_s = 30.0;
-    let fails = |trainer, rank, preempted| Op::ProgramFails {
-        trainer,
-        rank,
-        preempted,
-    };
     let ops = [
         (0, free(192, 2)),
-        (206, Op::Take { first: 0, count: 1 }),
+        (206, take(0, 1)),
         (
             159,
             Op::Resize {
@@ -310,13 +317,7 @@ fn a_failure_that_a_loss_explained_may_count_by_its_peers_after_progress() {
                 more: 0,
             },
         ),
-        (
-            853,
-            Op::Take {
-                first: 31,
-                count: 6,
-            },
-        ),
+        (853, take(31, 6)),
         (
             5,
             Op::Free {
@@ -366,13 +367,6 @@ fn a_generation_that_is_found_is_told_again_though_its_trainer_now_asks_for_more
     setup.config.plan_wait_s = 0.0;
     setup.progress = false;
     setup.free_restarts = false;
-    let fails = |trainer, rank, preempted| Op::ProgramFails {
-        trainer,
-        rank,
-        preempted,
-    };
-    let take = |first, count| Op::Take { first, count };
-    let reclass = || Op::Reclass { node: 0, class: 0 };
     let before = [
         (0, free(62, 5)),
         (0, Op::Snapshot),
@@ -391,8 +385,8 @@ fn a_generation_that_is_found_is_told_again_though_its_trainer_now_asks_for_more
         (0, Op::Finish { trainer: 0 }),
         (22, take(0, 1)),
         (16, fails(0, 0, false)),
-        (4, reclass()),
-        (4, reclass()),
+        (4, Op::Reclass { node: 0, class: 0 }),
+        (4, Op::Reclass { node: 0, class: 0 }),
         (5, free(4, 6)),
         (
             12,
@@ -402,7 +396,7 @@ fn a_generation_that_is_found_is_told_again_though_its_trainer_now_asks_for_more
                 in_s: None,
             },
         ),
-        (9, reclass()),
+        (9, Op::Reclass { node: 0, class: 0 }),
         (
             56,
             Op::Crash {
