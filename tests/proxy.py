@@ -4,6 +4,7 @@ Cut off, bytes wait (as TCP's would) until the network is whole again; `reset` c
 connections instead.
 """
 
+import contextlib
 import os
 import pathlib
 import re
@@ -112,22 +113,28 @@ class Connection:
 
 def node_behind(port):
     """The Slurm node of the process that has this local TCP port; None when there is none."""
-    inode = inode_of(port)
-    if inode is None:
-        return None
-    for folder in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            links = [os.readlink(link) for link in (folder / "fd").iterdir()]
-            if "socket:[{}]".format(inode) in links:
-                return node_of(folder.name)
-        except OSError:
-            continue
+    while inode := inode_of(port):
+        for folder in pathlib.Path("/proc").glob("[0-9]*"):
+            if has_socket(folder, inode):
+                with contextlib.suppress(OSError):
+                    return node_of(folder.name)
+        # It was handed on, or its process began while we looked.
     return None
+
+
+def has_socket(process, inode):
+    """Whether the process has the socket open; files that it closes meanwhile don't matter."""
+    with contextlib.suppress(OSError):
+        for link in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                if os.readlink(link) == "socket:[{}]".format(inode):
+                    return True
+    return False
 
 
 def inode_of(port):
     for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
         columns = line.split()
         if int(columns[1].split(":")[1], 16) == port:
-            return columns[9]
+            return int(columns[9])
     return None

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import unittest
 import urllib.request
 

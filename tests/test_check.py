@@ -5,6 +5,7 @@ Run: python3 tests/test_check.py (after cargo build --release --workspace)
 
 import json
 import os
+import pathlib
 import re
 import subprocess
 import unittest
@@ -202,16 +203,65 @@ class Check(ClusterTest):
         self.assertEqual(done.returncode, 1)
         self.assertEqual([row["item"] for row in json.loads(done.stdout)], ["slurmctld"])
 
-        log = self.dir / "bftrainerd.log"
-        with open(log, "wb") as output:
-            daemon = subprocess.Popen(
-                self.daemon_command(), cwd="/", env=self.cluster.env, stderr=output
-            )
-        self.addCleanup(daemon.wait)
-        self.addCleanup(daemon.kill)
+        log, daemon = self.start_daemon()
         self.wait_for(lambda: "can't be asked" in log.read_text(), "it says that it waits")
         self.assertIsNone(daemon.poll())
         self.cluster.start_slurmctld()
+        self.wait_for(lambda: " started, Slurm " in log.read_text(), "it starts")
+        daemon.terminate()
+        self.assertEqual(daemon.wait(60), 0, log.read_text())
+
+    def test_the_daemon_writes_for_the_journal_when_that_is_its_standard_error(self):
+        self.addCleanup(self.cluster.start_controller)
+        self.cluster.stop_controller()
+        log, daemon = self.start_daemon(for_journal=True)
+        self.wait_for(lambda: " started, Slurm " in log.read_text(), "it starts")
+        daemon.terminate()
+        self.assertEqual(daemon.wait(60), 0, log.read_text())
+        lines = log.read_text().splitlines()
+        started = next(line for line in lines if " started, Slurm " in line)
+        self.assertRegex(started, r"^<6>\[INFO  bftrainer")
+        self.assertEqual([line for line in lines if not re.match("<[3467]>", line)], [])
+
+        # What ends it, too, is one line, whatever name a file has.
+        log, daemon = self.start_daemon(self.dir / "no\n<0>x\x1b.toml", for_journal=True)
+        self.assertEqual(daemon.wait(60), EX_CONFIG)
+        self.assertRegex(log.read_text(), r"^<3>bftrainerd: .*no\\n<0>x\\u\{1b\}\.toml: .*\n$")
+        log, daemon = self.start_daemon(self.dir / "none.toml")
+        self.assertEqual(daemon.wait(60), EX_CONFIG)
+        self.assertRegex(log.read_text(), r"^bftrainerd: .*none\.toml: ")
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can start it as somebody else")
+    def test_the_daemon_ends_with_78_as_another_user(self):
+        self.addCleanup(self.cluster.start_controller)
+        self.cluster.stop_controller()
+        done = self.cluster.run(
+            "bftrainerd", "--config", self.cluster.dir / "bftrainer.toml", timeout_s=120
+        )
+        self.assertEqual(done.returncode, EX_CONFIG, done.stderr)
+        self.assertIn("runs as uid 0, but Slurm's SlurmUser", done.stderr)
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can give it another resolver")
+    def test_the_daemon_waits_for_the_resolver(self):
+        self.addCleanup(self.cluster.start_controller)
+        self.cluster.stop_controller()
+        # A resolver that nobody is, and names that files know.
+        resolver = self.dir / "resolv.conf"
+        resolver.write_text("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
+        hosts = self.dir / "hosts"
+        hosts.write_text(pathlib.Path("/etc/hosts").read_text())
+        port = self.cluster.controller_address()[1]
+        conf = self.dir / "bftrainer.toml"
+        own = 'controller = "bft-controller.example:{}"'.format(port)
+        conf.write_text(re.sub("(?m)^controller = .*$", own, self.toml))
+        log, daemon = self.start_daemon(
+            conf, binds={resolver: "/etc/resolv.conf", hosts: "/etc/hosts"}
+        )
+        self.wait_for(lambda: "asked again in" in log.read_text(), "it says that it waits")
+        self.assertIn("bft-controller.example", log.read_text())
+        self.assertIsNone(daemon.poll())
+        with open(hosts, "a") as names:
+            names.write("127.0.0.1 bft-controller.example\n")
         self.wait_for(lambda: " started, Slurm " in log.read_text(), "it starts")
         daemon.terminate()
         self.assertEqual(daemon.wait(60), 0, log.read_text())
@@ -268,8 +318,26 @@ class Check(ClusterTest):
             self.assertTrue(found[item]["means"])
         return rows
 
-    def daemon_command(self):
-        command = ["bftrainerd", "--config", str(self.cluster.dir / "bftrainer.toml")]
+    def start_daemon(self, conf=None, for_journal=False, binds=None):
+        """Its log and its process, which sees files of `binds` in place of their values."""
+        command = self.daemon_command(conf)
+        if binds:
+            mounts = ["mount --bind {} {}".format(file, place) for file, place in binds.items()]
+            script = " && ".join([*mounts, 'exec "$@"'])
+            command = ["unshare", "--mount", "sh", "-c", script, "sh", *command]
+        log = self.dir / "bftrainerd.log"
+        with open(log, "wb") as output:
+            status = os.fstat(output.fileno())
+            journal = "{}:{}".format(status.st_dev, status.st_ino)
+            env = {**self.cluster.env, **({"JOURNAL_STREAM": journal} if for_journal else {})}
+            daemon = subprocess.Popen(command, cwd="/", env=env, stderr=output)
+        self.addCleanup(daemon.wait)
+        self.addCleanup(daemon.kill)
+        return log, daemon
+
+    def daemon_command(self, conf=None):
+        conf = conf or self.cluster.dir / "bftrainer.toml"
+        command = ["bftrainerd", "--config", str(conf)]
         if os.geteuid() == 0:
             ids = ["--reuid", "slurm", "--regid", "slurm", "--init-groups"]
             command = ["setpriv", *ids, "--", *command]

@@ -10,7 +10,7 @@ import time
 import unittest
 
 from cluster import ClusterTest, free_port, web_json
-from flood import Flood
+from flood import Crowd, Flood
 
 QUEUE = (
     "JOBID NAME USER STATE NODES MIN MAX SAMPLES TOTAL EPOCH LOSS RESCALES PREEMPTIONS "
@@ -166,6 +166,25 @@ class Commands(ClusterTest):
         taken_s = time.monotonic() - began_s
         self.assertLessEqual(self.looks() - looks, taken_s + 2)
 
+    def test_a_crowd_that_proves_nothing_delays_no_decision_and_keeps_nobody_out(self):
+        # More than may be unproven of one host, from which the agents come too.
+        size = 1100
+        with Crowd(self.cluster.controller_address(), size) as crowd:
+            self.wait_for(lambda: crowd.opened > size, "the crowd is there and is thinned out")
+            row = self.wait_more(self.trainer, 3, self.row)
+            regular = self.regular("-N2")
+            self.wait_state(regular, "RUNNING")
+            row = self.wait_trains(self.trainer, 2, after=row)
+            self.assertEqual(self.said("queue", "-h").split()[0], str(self.trainer))
+            self.cluster.ok("scancel", regular)
+            self.wait_trains(self.trainer, 3, after=row)
+            opened = crowd.opened
+            self.wait_for(lambda: crowd.opened > opened, "the crowd is still there")
+            taken_s = time.monotonic() - crowd.began_s
+        lines = self.cluster.controller_log().count("the oldest gives way")
+        self.assertGreaterEqual(lines, 1)
+        self.assertLessEqual(lines, 1 + taken_s / 60)
+
     def test_the_commands_say_so_when_there_is_no_controller(self):
         self.addCleanup(self.cluster.start_controller)
         self.cluster.stop_controller()
@@ -207,6 +226,11 @@ class Private(ClusterTest):
                 done = self.cluster.run("bftrainer", *command, user=operator)
                 self.assertIn(str(trainer), done.stdout, (operator, command, done.stderr))
         self.assertIsNone(web_json(self.PORT, "/state.json")["nodes"])
+        for user, are_hidden in (("nobody", True), ("slurm", False)):
+            done = self.cluster.run("bftrainer", "show", "--json", user=user)
+            [totals] = json.loads(done.stdout)
+            names = [totals["excluded_nodes"], totals["preempted"]]
+            self.assertEqual([name is None for name in names], [are_hidden] * 2)
 
 
 if __name__ == "__main__":

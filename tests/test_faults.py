@@ -7,6 +7,7 @@ Run: python3 tests/test_faults.py (after cargo build --release --workspace)
 import os
 import pathlib
 import pwd
+import re
 import subprocess
 import tempfile
 import time
@@ -39,7 +40,7 @@ class FaultTest(ClusterTest):
 
 class Plugin(FaultTest):
     NODES = 3
-    BFTRAINER_CONF = ["place_timeout_s = 5", "quarantine_s = 5"]
+    BFTRAINER_CONF = ["place_timeout_s = 5", "quarantine_s = 5", "quarantine_max_s = 10"]
 
     def setUp(self):
         super().setUp()
@@ -71,6 +72,18 @@ class Plugin(FaultTest):
         self.assertIn("the agent {} can't be run on this node".format(missing), said)
         self.assertFalse((self.dir / "starts.log").exists())
         self.write_plugstack(*self.words)
+        self.wait_trains(trainer, 3)
+        self.assert_ends(trainer)
+
+    def test_a_trainer_whose_output_cannot_be_written_is_paused_and_says_why(self):
+        trainer = self.counter("1-3", "-o", str(self.dir / "no-such-folder/%A-%a.out"))
+        sentence = r"before its agent had joined.* \(\d+ times in a row; tried again after \d+ s\)"
+        self.wait_for(
+            lambda: re.search(sentence, self.reason(trainer)),
+            "the trainer's reason tells of tasks that fail wherever they start",
+        )
+        self.assert_regular_jobs_are_well()
+        (self.dir / "no-such-folder").mkdir()
         self.wait_trains(trainer, 3)
         self.assert_ends(trainer)
 
@@ -201,17 +214,33 @@ class Disk(FaultTest):
         self.addCleanup(self.cluster.stop_controller)
         self.cluster.start_controller()
         row = self.wait_trains(trainer, 2, after={**row, "generation": row["generation"] - 1})
-        with self.assertRaises(OSError), open(state / "filler", "wb", buffering=0) as filler:
-            while filler.write(bytes(4096)):
-                pass
+        self.fill(state)
         regular = self.regular("-w", row["node_list"][0])
         self.wait_state(regular, "RUNNING")
         row = self.wait_trains(trainer, 2, after=row)
         self.assertEqual(self.cluster.controller_log().count("panicked"), 0)
-        self.assertIn("disk", self.cluster.controller_log())
-        (state / "filler").unlink()
+        self.assertIn("the state file can't be written", self.cluster.controller_log())
+        # Nor does a daemon that finds it full at its start, and no state file.
+        self.cluster.stop_controller()
+        for path in state.glob("bftrainer.db*"):
+            path.unlink()
+        self.fill(state)
+        said = len(self.cluster.controller_log())
         self.cluster.ok("scancel", regular)
+        self.cluster.start_controller()
+        row = self.wait_trains(trainer, 2, after={**row, "generation": row["generation"] - 1})
+        self.assertIn("the state file can't be written", self.cluster.controller_log()[said:])
+        (state / "filler").unlink()
+        self.wait_for(
+            lambda: "the state file can be written again" in self.cluster.controller_log()[said:],
+            "history is kept again",
+        )
         self.assert_ends(trainer)
+
+    def fill(self, folder):
+        with self.assertRaises(OSError), open(folder / "filler", "ab", buffering=0) as filler:
+            while filler.write(bytes(4096)):
+                pass
 
 
 if __name__ == "__main__":

@@ -58,6 +58,20 @@ def subcommands(program, *words):
     return [name for name in names if name != "help"], help_text
 
 
+class Scripts(unittest.TestCase):
+    def test_each_says_how_it_is_used_and_does_nothing_else(self):
+        scripts = [path for path in (ROOT / "scripts").iterdir() if os.access(path, os.X_OK)]
+        scripts = sorted(path for path in scripts if path.is_file())
+        self.assertIn(ROOT / "scripts/demo", scripts)
+        for script in scripts:
+            for word in ("-h", "--help"):
+                with self.subTest(script=script.name, word=word):
+                    done = subprocess.run([script, word], capture_output=True, text=True)
+                    self.assertEqual(done.returncode, 0, done.stderr)
+                    self.assertIn("usage: ", done.stdout)
+                    self.assertEqual(done.stderr, "")
+
+
 class Install(unittest.TestCase):
     def setUp(self):
         self.root = pathlib.Path(tempfile.mkdtemp(prefix="bft-"))

@@ -19,7 +19,8 @@ class Growing(ClusterTest):
     def test_a_trainer_takes_all_idle_nodes_up_to_its_maximum(self):
         trainer = self.counter("1-3")
         self.wait_trains(trainer, 3)
-        self.assertEqual(len(self.nodes_used_as("idle")), 2)
+        self.wait_for(lambda: len(self.nodes_used_as("idle")) == 2, "the others are in the pool")
+        self.assertEqual(len(self.nodes_used_as("training")), 3)
 
     def test_a_trainer_grows_when_regular_jobs_end(self):
         regular = self.regular("-N3")

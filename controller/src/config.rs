@@ -303,22 +303,63 @@ fn is_absolute(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn parse(text: &str) -> Result<Config, ConfigError> {
         Config::parse(text, Path::new("b.toml"))
     }
 
+    /// The rows of the guide's table of settings as lines of a file, where the default is a value.
+    fn documented_defaults() -> Vec<String> {
+        let guide = include_str!("../../docs/admin.md");
+        let (_, table) = guide
+            .split_once("| setting | meaning | default |\n")
+            .unwrap();
+        let rows = table.lines().take_while(|line| !line.is_empty());
+        let rows = rows.filter_map(|line| line.strip_prefix("| `"));
+        let mut lines = Vec::new();
+        for row in rows {
+            let Some((keys, rest)) = row.split_once("` |") else {
+                continue;
+            };
+            let keys: Vec<&str> = keys.split("`, `").collect();
+            let cell = rest.trim_end_matches(" |").rsplit("| ").next();
+            let cell = cell.unwrap_or_default().trim_matches('`');
+            let values: Vec<&str> = match keys.len() {
+                2 if cell.contains(", ") => cell.split(", ").collect(),
+                many => vec![cell; many],
+            };
+            let settings = keys.iter().zip(values);
+            lines.extend(settings.map(|(key, value)| format!("{key} = {value}\n")));
+        }
+        lines
+    }
+
     #[test]
     fn an_empty_file_gives_the_documented_defaults() {
-        let config = parse("").unwrap();
-        assert_eq!(config.engine.horizon_s, 60.0);
-        assert_eq!(config.engine.metric, Metric::Speedup { exponent: 0.8 });
-        assert_eq!(config.poll_interval_s, 2.0);
-        assert_eq!(config.engine.lease_s, 1800.0);
-        assert_eq!(config.max_tasks, 8000);
-        assert_eq!(config.closing, Closing::Run);
-        assert!(config.engine.learn);
+        let lines = documented_defaults();
+        let documented: BTreeSet<&str> = lines
+            .iter()
+            .filter_map(|line| Some(line.split_once(" = ")?.0))
+            .collect();
+        assert_eq!(
+            documented,
+            ALL_KEYS_FOR_TESTS
+                .iter()
+                .copied()
+                .collect::<BTreeSet<&str>>()
+        );
+        // "off", "none" and where munge's socket is found are no values.
+        let in_words = ["http", "max_nodes", "munge_socket"];
+        let is_value = |line: &&String| {
+            !in_words
+                .iter()
+                .any(|key| line.starts_with(&format!("{key} =")))
+        };
+        let text: String = lines.iter().filter(is_value).cloned().collect();
+        assert_eq!(parse(&text).unwrap(), parse("").unwrap());
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub mod daemon;
 #[cfg(feature = "slurm")]
 pub mod http;
 #[cfg(feature = "slurm")]
+pub mod logging;
+#[cfg(feature = "slurm")]
 pub mod manual;
 #[cfg(feature = "slurm")]
 pub mod metrics;

@@ -150,7 +150,8 @@ pub struct Store {
 
 impl Store {
     /// Opens the file in `state_dir` and reads the last `most` rows of each kind.
-    /// A damaged file is set aside and begun anew, with a loud word in the log.
+    /// A damaged file is set aside and begun anew, with a loud word in the log; while the disk
+    /// is full nothing is read, and nothing kept until the file can be written.
     pub fn open(state_dir: &Path, most: u32) -> Result<(Self, Memory), StoreError> {
         let unusable = |path: &Path, error: String| StoreError::Unusable {
             path: path.to_path_buf(),
@@ -165,19 +166,21 @@ impl Store {
             let memory = read::recall(&connection, most)?;
             Ok((connection, memory))
         };
-        let (connection, memory) = match open() {
-            Ok(opened) => opened,
+        let mut opened = open();
+        if let Err(Trouble::Damaged(error)) = &opened {
+            set_aside(&path, error).map_err(|error| unusable(&path, error.to_string()))?;
+            opened = open();
+        }
+        let (writer, memory) = match opened {
+            Ok((connection, memory)) => (Writer::new(path, connection), memory),
+            Err(Trouble::Disk(error)) => (Writer::without_file(path, &error), Memory::default()),
             Err(Trouble::TooNew(found)) => return Err(StoreError::TooNew { path, found }),
-            Err(Trouble::Damaged(error)) => {
-                set_aside(&path, &error).map_err(|error| unusable(&path, error.to_string()))?;
-                open().map_err(|trouble: Trouble| unusable(&path, trouble.to_string()))?
-            }
-            Err(Trouble::Sqlite(error)) => return Err(unusable(&path, error.to_string())),
+            Err(trouble) => return Err(unusable(&path, trouble.to_string())),
         };
         let (records, received) = channel();
         let writer = thread::Builder::new()
             .name("store".to_owned())
-            .spawn(move || Writer::new(path, connection).write_all(&received))
+            .spawn(move || writer.write_all(&received))
             .map_err(|error| unusable(state_dir, error.to_string()))?;
         let store = Store {
             records: Some(records),

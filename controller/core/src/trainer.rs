@@ -120,8 +120,11 @@ pub struct Trainer {
     pub assembling_since_s: Option<f64>,
     /// No generation is started before this time, epoch seconds.
     pub restart_at_s: f64,
-    /// Nothing is placed before this time, epoch seconds: its tasks meet a limit.
+    /// Nothing is placed before this time, epoch seconds: its tasks meet a limit, or fail
+    /// wherever they start.
     pub resume_at_s: f64,
+    /// Tasks in a row that failed before their agents had joined.
+    pub failed_starts: usize,
     /// Why one of the two lies ahead.
     pub blocked_reason: Option<String>,
     /// Cumulative samples of the newest progress line.
@@ -155,6 +158,7 @@ impl Trainer {
             assembling_since_s: None,
             restart_at_s: 0.0,
             resume_at_s: 0.0,
+            failed_starts: 0,
             blocked_reason: None,
             samples: 0,
             restart_s: None,
@@ -163,6 +167,14 @@ impl Trainer {
             failures: Vec::new(),
             failures_at_samples: 0,
             starts: 0,
+        }
+    }
+
+    /// Nothing is placed before `time_s`, epoch seconds, unless it pauses for longer already.
+    pub fn pause_until(&mut self, time_s: f64, reason: String) {
+        if time_s > self.resume_at_s {
+            self.resume_at_s = time_s;
+            self.blocked_reason = Some(reason);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use bftrainer_controller::config::{Config, EX_CONFIG};
-use bftrainer_controller::{check, daemon, solver};
+use bftrainer_controller::{check, daemon, logging, solver};
 use clap::Parser;
 
 fn main() -> ExitCode {
@@ -11,25 +11,23 @@ fn main() -> ExitCode {
         return code;
     }
     let arguments = daemon::Arguments::parse();
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info"))
-        .format_timestamp_millis()
-        .init();
+    logging::start();
     let config = match Config::read(&Config::path(arguments.config.as_deref())) {
         Ok(config) => config,
         Err(error) => {
-            eprintln!("bftrainerd: {error}");
+            logging::fatal(&error);
             return ExitCode::from(EX_CONFIG);
         }
     };
     if !check::passes_at_start(&config) {
-        eprintln!("bftrainerd: not started: see the errors above; bftrainer check shows all");
+        logging::fatal(&"not started: see the errors above; bftrainer check shows all");
         return ExitCode::from(EX_CONFIG);
     }
     match daemon::run(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("bftrainerd: {error}");
-            ExitCode::FAILURE
+            logging::fatal(&error);
+            ExitCode::from(error.exit_code())
         }
     }
 }

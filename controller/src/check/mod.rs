@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::service;
 use crate::slurm::{PartitionRecord, Site, Slurm, SlurmError};
 
-/// Between two attempts to reach slurmctld at the daemon's start.
+/// Between two attempts to check the site at the daemon's start.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// How bad a finding is.
@@ -58,6 +58,8 @@ pub struct Finding {
     pub means: String,
     /// The line to write, or what to do; empty where there is nothing to do.
     pub remedy: String,
+    /// Whether it may be otherwise in a moment, though nobody mends it.
+    pub may_pass: bool,
 }
 
 impl Finding {
@@ -101,7 +103,15 @@ impl Findings {
             finding: finding.into(),
             means: means.into(),
             remedy: remedy.into(),
+            may_pass: false,
         });
+    }
+
+    /// Says of the last finding whether it may pass by itself.
+    fn last_may_pass(&mut self, may_pass: bool) {
+        if let Some(last) = self.0.last_mut() {
+            last.may_pass = may_pass;
+        }
     }
 
     /// The worst first, else in the order in which they were found.
@@ -177,6 +187,7 @@ pub fn unanswered(error: &SlurmError) -> Finding {
         finding: format!("does not answer: {error}"),
         means: "nothing of the site can be checked; bftrainerd waits for it".to_owned(),
         remedy: "start slurmctld, or set SLURM_CONF to the file that names it".to_owned(),
+        may_pass: true,
     }
 }
 
@@ -190,23 +201,36 @@ pub fn missing_slurm_conf() -> Option<Finding> {
         finding: format!("{}: {error}", Path::new(&path).display()),
         means: "no command of Slurm or ours works here".to_owned(),
         remedy: "set SLURM_CONF to the site's slurm.conf, or unset it".to_owned(),
+        may_pass: false,
     })
 }
 
-/// Checks at the daemon's start, once slurmctld answers, for which it waits.
+/// The error to wait for: it may pass by itself, as all other errors may.
+fn passing(findings: &[Finding]) -> Option<&Finding> {
+    let mut errors = findings.iter().filter(|f| f.severity == Severity::Error);
+    let first = errors.next()?;
+    (first.may_pass && errors.all(|f| f.may_pass)).then_some(first)
+}
+
+/// Checks at the daemon's start, once slurmctld and the resolver answer, for which it waits.
 /// Warnings and errors go to the log; false when there are errors.
 pub fn passes_at_start(config: &Config) -> bool {
     let mut pause = Duration::from_secs(1);
     let findings = loop {
-        match check(config) {
-            Ok(findings) => break findings,
-            Err(error) => {
-                log::warn!("slurmctld can't be asked: {error}; asked again in {pause:?}");
-                service::waiting("waiting for slurmctld");
-                std::thread::sleep(pause);
-                pause = (pause * 2).min(LONGEST_PAUSE);
-            }
-        }
+        let (problem, status) = match check(config) {
+            Ok(findings) => match passing(&findings) {
+                Some(finding) => (finding.sentence(), "waiting for the resolver"),
+                None => break findings,
+            },
+            Err(error) => (
+                format!("slurmctld can't be asked: {error}"),
+                "waiting for slurmctld",
+            ),
+        };
+        log::warn!("{problem}; asked again in {pause:?}");
+        service::waiting(status);
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
     };
     for finding in &findings {
         match finding.severity {

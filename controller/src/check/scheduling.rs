@@ -103,7 +103,9 @@ fn plugins(subject: &Subject<'_>, findings: &mut Findings) {
 fn power_saving(subject: &Subject<'_>, findings: &mut Findings) {
     let conf = &subject.site.conf;
     let name = &subject.ours.name;
-    if conf.power_saving && !conf.power_saving_except.contains(name) {
+    let mut partitions = subject.neighbours().chain([subject.ours]);
+    let suspends = conf.suspends || partitions.any(|partition| partition.suspends);
+    if conf.can_suspend && suspends && !conf.suspend_except.contains(name) {
         findings.add(
             Error,
             "SuspendTime",

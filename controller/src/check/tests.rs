@@ -19,6 +19,7 @@ fn partition(name: &str, tier: u32) -> PartitionRecord {
         max_time: None,
         min_nodes: 1,
         qos: String::new(),
+        suspends: false,
         is_up: true,
     }
 }
@@ -46,8 +47,9 @@ fn good_site() -> Site {
             scheduler_type: "sched/backfill".to_owned(),
             scheduler_parameters: "batch_sched_delay=0".to_owned(),
             select_type: "select/cons_tres".to_owned(),
-            power_saving: false,
-            power_saving_except: Vec::new(),
+            can_suspend: false,
+            suspends: false,
+            suspend_except: Vec::new(),
             plugstack: "/etc/slurm/plugstack.conf".into(),
             plugin_dirs: Vec::new(),
         },
@@ -202,7 +204,13 @@ fn every_fault_is_found_with_its_severity_and_a_remedy() {
             "PrologFlags=Alloc",
         ),
         (
-            |s| s.conf.power_saving = true,
+            |s| (s.conf.can_suspend, s.conf.suspends) = (true, true),
+            Severity::Error,
+            "SuspendTime",
+            "SuspendExcParts=bftrainer",
+        ),
+        (
+            |s| (s.conf.can_suspend, s.partitions[0].suspends) = (true, true),
             Severity::Error,
             "SuspendTime",
             "SuspendExcParts=bftrainer",
@@ -237,7 +245,29 @@ fn every_fault_is_found_with_its_severity_and_a_remedy() {
 #[test]
 fn nodes_that_power_saving_leaves_alone_are_fine() {
     let mut site = good_site();
-    site.conf.power_saving = true;
-    site.conf.power_saving_except = vec!["bftrainer".to_owned()];
+    site.conf.suspends = true;
+    assert_eq!(judged(&site).len(), 1, "there is no SuspendProgram");
+    site.conf.can_suspend = true;
+    site.conf.suspend_except = vec!["bftrainer".to_owned()];
     assert_eq!(judged(&site).len(), 1);
+}
+
+#[test]
+fn only_errors_that_may_all_pass_are_waited_for() {
+    let found = |severities: &[(Severity, bool)]| {
+        let mut findings = Findings::default();
+        for (severity, may_pass) in severities {
+            let item = may_pass.to_string();
+            findings.add(*severity, item, "", "", "");
+            findings.last_may_pass(*may_pass);
+        }
+        passing(&findings.0).map(|finding| finding.item.clone())
+    };
+    let (error, warning) = (Severity::Error, Severity::Warning);
+    assert_eq!(found(&[]), None);
+    assert_eq!(found(&[(warning, false)]), None);
+    assert_eq!(found(&[(error, false)]), None);
+    assert_eq!(found(&[(error, true), (error, false)]), None);
+    let passes = Some("true".to_owned());
+    assert_eq!(found(&[(warning, false), (error, true)]), passes);
 }

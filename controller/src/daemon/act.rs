@@ -9,7 +9,7 @@ use super::agents::TaskKey;
 use super::brain::{Brain, WantedPlacement};
 use super::observe::tasks;
 use super::slurm_thread::{ChangeKind, Purpose};
-use super::tasks::Plan;
+use super::task::Plan;
 use crate::slurm::TaskUpdate;
 
 impl Brain {
@@ -52,7 +52,7 @@ impl Brain {
             }
             Action::Close { trainer, exit_code } => {
                 log::info!("T{trainer} has finished with exit code {exit_code}");
-                self.close(trainer, exit_code, "");
+                self.close(now_s, trainer, exit_code, "");
             }
             Action::Fail {
                 trainer,
@@ -60,7 +60,7 @@ impl Brain {
                 reason,
             } => {
                 log::warn!("T{trainer} {reason}");
-                self.close(trainer, exit_code, &reason);
+                self.close(now_s, trainer, exit_code, &reason);
             }
             Action::WakeAt { time_s } => self.wake_engine_at(time_s),
         }

@@ -6,9 +6,9 @@ use bftrainer_core::curve::Curve;
 use bftrainer_core::engine::Event;
 use bftrainer_core::trainer::{TrainerId, TrainerInfo};
 
+use super::array::{Admission, Array};
 use super::brain::Brain;
 use super::slurm_thread::{ChangeKind, Purpose};
-use super::tasks::{Admission, Array};
 use crate::classes::Requirement;
 use crate::slurm::{BaseState, JobRecord, TaskName, TaskUpdate};
 

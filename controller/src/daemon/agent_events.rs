@@ -9,7 +9,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::agents::{Parked, TaskKey};
 use super::brain::Brain;
 use super::placements::SHORTEST_LIMIT_MIN;
-use super::tasks::{Plan, Task};
+use super::task::{Plan, Task};
 use crate::metrics::Departure;
 
 impl Brain {
@@ -39,80 +39,82 @@ impl Brain {
     /// Lets an agent in when Slurm shows its task on its node; until Slurm does,
     /// it waits.
     pub(super) fn consider_join(&mut self, now_s: f64, parked: Parked, events: &mut Vec<Event>) {
-        let Parked {
-            connection,
-            uid,
-            join,
-            to_agent,
-            ..
-        } = &parked;
-        let key = (join.array_job_id, join.array_task_id);
-        let Some(array) = self.arrays.get(&key.0) else {
+        let join = &parked.join;
+        let Some(array) = self.arrays.get(&join.array_job_id) else {
             self.agents.park(parked);
             return;
         };
-        if *uid != array.owner_uid {
-            let reason = format!("job {} belongs to another user", key.0);
+        if parked.uid != array.owner_uid {
+            let reason = format!("job {} belongs to another user", join.array_job_id);
             self.refuse_agent(&parked, &reason);
             return;
         }
-        let (Some(spec), Some(task)) = (array.spec(), array.tasks.get(&key.1)) else {
+        let (Some(spec), Some(task)) = (array.spec(), array.tasks.get(&join.array_task_id)) else {
             self.agents.park(parked);
             return;
         };
-        let (min_nodes, max_nodes) = (spec.min_nodes, spec.max_nodes);
-        let runs_here = match &task.plan {
-            Plan::Placed { node, .. } => *node == join.node,
-            Plan::Runs {
-                node,
-                restart_count,
-            } => *node == join.node && *restart_count == join.restart_count,
-            // The rest of an ended trainer is not placed.
-            Plan::Rest | Plan::Closing { .. } => array.verdict.is_some(),
-            _ => false,
-        };
-        if !runs_here {
+        if !is_expected(task, join, array.verdict.is_some()) {
             self.agents.park(parked);
             return;
         }
         let end_time_s = self.end_of(task);
         let welcome = ToAgent::Joined {
-            min_nodes,
-            max_nodes,
+            min_nodes: spec.min_nodes,
+            max_nodes: spec.max_nodes,
             submit_time_s: array.submit_time_s,
             heartbeat_s: self.config.heartbeat_s,
             grace_s: self.config.engine.grace_s,
             end_time_s,
             time_s: Some(now_s),
         };
-        if to_agent.send(welcome).is_err() {
+        if parked.to_agent.send(welcome).is_err() {
             return;
         }
         if let Some(exit_code) = array.verdict {
             // The connection may have ended; then the agent comes again.
-            let _ = to_agent.send(ToAgent::Close { exit_code });
+            let _ = parked.to_agent.send(ToAgent::Close { exit_code });
             return;
         }
+        // Files of an earlier trainer of the same number say nothing.
+        let files_are_ours = join.folder_submit_time_s == Some(array.submit_time_s);
+        self.let_in(now_s, parked, end_time_s, files_are_ours, events);
+    }
+
+    /// Takes an agent that was welcomed into account.
+    fn let_in(
+        &mut self,
+        now_s: f64,
+        parked: Parked,
+        end_time_s: Option<i64>,
+        files_are_ours: bool,
+        events: &mut Vec<Event>,
+    ) {
+        let Parked {
+            connection,
+            join,
+            to_agent,
+            ..
+        } = parked;
         for suspected in &mut self.suspected_preemptions {
             if suspected.node == join.node {
                 // Slurm tells starts in whole seconds.
                 suspected.until_s.get_or_insert(now_s - 1.0);
             }
         }
-        // Files of an earlier trainer of the same number say nothing.
-        let files_are_ours = join.folder_submit_time_s == Some(array.submit_time_s);
-        let is_live = join.live;
-        self.agents
-            .insert(now_s, *connection, join, to_agent.clone());
+        self.agents.insert(now_s, connection, &join, to_agent);
+        let key = (join.array_job_id, join.array_task_id);
         if let Some(agent) = self.agents.get_mut(key) {
             agent.told_end_s = end_time_s;
         }
-        let trainer = TrainerId(key.0);
+        let trainer = TrainerId(join.array_job_id);
         if let Some(exit_code) = join.verdict.filter(|_| files_are_ours) {
             events.push(Event::Finished { trainer, exit_code });
             return;
         }
-        events.push(Event::TrainerMode { trainer, is_live });
+        events.push(Event::TrainerMode {
+            trainer,
+            is_live: join.live,
+        });
         let running = join.generation.map(|generation| {
             let members = join
                 .members
@@ -124,10 +126,9 @@ impl Brain {
             trainer,
             node: self.engine.names.intern(&join.node),
             running,
-            newest_generation: if files_are_ours {
-                join.newest_generation
-            } else {
-                0
+            newest_generation: match files_are_ours {
+                true => join.newest_generation,
+                false => 0,
             },
         });
     }
@@ -143,13 +144,15 @@ impl Brain {
         placed.then(|| self.last_look_s() as i64 + i64::from(SHORTEST_LIMIT_MIN) * 60)
     }
 
-    pub(super) fn refuse_agent(&self, parked: &Parked, reason: &str) {
-        log::warn!(
-            "agent of {}_{} on {} refused: {reason}",
-            parked.join.array_job_id,
-            parked.join.array_task_id,
-            parked.join.node
-        );
+    pub(super) fn refuse_agent(&mut self, parked: &Parked, reason: &str) {
+        if let Some(more) = self.refusals.due() {
+            log::warn!(
+                "agent of {}_{} on {} refused: {reason}{more}",
+                parked.join.array_job_id,
+                parked.join.array_task_id,
+                parked.join.node
+            );
+        }
         // The agent may have gone away by itself.
         let _ = parked.to_agent.send(ToAgent::Refused {
             reason: reason.to_owned(),
@@ -299,5 +302,20 @@ impl Brain {
                 reason: LossReason::Silent,
             });
         }
+    }
+}
+
+/// Whether the agent's task was placed on its node and, as far as Slurm shows, is in the run
+/// that the agent was started in.
+fn is_expected(task: &Task, join: &Join, is_closing: bool) -> bool {
+    match &task.plan {
+        Plan::Placed { node, .. } => *node == join.node,
+        Plan::Runs {
+            node,
+            restart_count,
+        } => *node == join.node && *restart_count == join.restart_count,
+        // The rest of an ended trainer is not placed.
+        Plan::Rest | Plan::Closing { .. } => is_closing,
+        _ => false,
     }
 }

@@ -4,9 +4,10 @@ use bftrainer_core::engine::Event;
 use bftrainer_core::trainer::TrainerId;
 
 use super::agents::TaskKey;
+use super::array::Admission;
 use super::brain::Brain;
 use super::slurm_thread::{Change, Purpose};
-use super::tasks::{Admission, Plan};
+use super::task::Plan;
 use crate::slurm::{SlurmError, TaskName};
 
 impl Brain {

@@ -11,13 +11,14 @@ use bftrainer_core::trainer::TrainerId;
 
 use super::accounting::Accounting;
 use super::agents::Agents;
+use super::array::Array;
 use super::node_classes::NodeClasses;
 use super::orders::Orders;
 use super::respecify::Respecification;
 use super::slurm_thread::{Change, ChangeKind, Order, Purpose, Report};
-use super::tasks::Array;
 use super::{Input, node_faults};
 use crate::config::Config;
+use crate::logging::Seldom;
 use crate::metrics::Departure;
 use crate::slurm::{NodeRecord, ReservationRecord, SlurmSettings, TaskName};
 use crate::solver::{self, MilpSolver};
@@ -128,6 +129,8 @@ pub(super) struct Brain {
     pub store: Store,
     /// What the store has of what speaks against nodes.
     pub kept_faults: NodeFaults,
+    /// Warnings of refused agents.
+    pub refusals: Seldom,
     orders: Sender<Order>,
     look_under_way: bool,
     taken_at_s: f64,
@@ -171,6 +174,7 @@ impl Brain {
         }
         Brain {
             kept_faults: engine.faults().clone(),
+            refusals: Seldom::default(),
             engine,
             settings,
             arrays: BTreeMap::new(),

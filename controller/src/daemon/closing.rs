@@ -8,7 +8,7 @@ use bftrainer_core::trainer::TrainerId;
 use super::brain::Brain;
 use super::observe::tasks;
 use super::slurm_thread::{ChangeKind, Purpose};
-use super::tasks::Plan;
+use super::task::Plan;
 use crate::config::Closing;
 use crate::slurm::{TaskName, TaskUpdate};
 
@@ -18,7 +18,7 @@ const CLOSE_LIMIT_MIN: u32 = 1;
 impl Brain {
     /// Ends an array: agents exit with the code, the rest is released to end at
     /// once, or cancelled.
-    pub(super) fn close(&mut self, trainer: TrainerId, exit_code: i32, reason: &str) {
+    pub(super) fn close(&mut self, now_s: f64, trainer: TrainerId, exit_code: i32, reason: &str) {
         let id = trainer.0;
         let Some(array) = self.arrays.get_mut(&id) else {
             return;
@@ -50,17 +50,17 @@ impl Brain {
             ChangeKind::Update(update),
             Purpose::Close,
         );
-        self.release_rest(id);
+        self.release_rest(now_s, id);
     }
 
     /// Releases, or cancels, the tasks of an ended trainer that wait.
-    pub(super) fn release_rest(&mut self, id: u32) {
+    pub(super) fn release_rest(&mut self, now_s: f64, id: u32) {
         let Some(array) = self.arrays.get_mut(&id) else {
             return;
         };
         let mut rest = Vec::new();
         for (task_id, task) in &mut array.tasks {
-            if task.waits_for_closing() {
+            if task.waits_for_closing(now_s) {
                 task.plan = Plan::Closing {
                     restart_count: task.restart_count,
                 };

@@ -6,6 +6,13 @@
 
 use std::collections::BTreeMap;
 
+/// The same task must not return to the node that it left within this time, seconds:
+/// Slurm revokes the credential of the new run with the old one's, and on a busy
+/// machine a slurmd was seen to wait in vain for the prolog of a job that it had had
+/// 4 s before, and was drained. Of several tasks the one that left the node longest ago
+/// is taken.
+pub const SAME_NODE_PAUSE_S: f64 = 10.0;
+
 /// Longer ago makes no difference, seconds: as long as Slurm keeps a requeued job back by itself.
 const REMEMBERED_S: f64 = 120.0;
 

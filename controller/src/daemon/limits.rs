@@ -7,7 +7,7 @@ use bftrainer::wire::ToAgent;
 use super::brain::Brain;
 use super::observe::{add_reservations, tasks};
 use super::slurm_thread::{Change, ChangeKind, Purpose};
-use super::tasks::Plan;
+use super::task::Plan;
 use crate::slurm::TaskUpdate;
 
 impl Brain {

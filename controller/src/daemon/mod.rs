@@ -9,6 +9,7 @@ mod admission;
 mod agent_events;
 mod agents;
 mod answers;
+mod array;
 mod brain;
 mod closing;
 mod hints;
@@ -29,8 +30,9 @@ mod respecify;
 mod rows;
 mod server;
 mod slurm_thread;
+mod task;
 mod task_states;
-mod tasks;
+mod unproven;
 mod web;
 
 use std::path::PathBuf;
@@ -46,7 +48,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use crate::clock::SteadyClock;
-use crate::config::Config;
+use crate::config::{Config, EX_CONFIG};
 use crate::service::{self, Watchdog};
 use crate::slurm::{Slurm, SlurmError, SlurmSettings};
 use crate::store::{Store, StoreError};
@@ -162,6 +164,16 @@ pub enum DaemonError {
         /// The system's error.
         error: std::io::Error,
     },
+}
+
+impl DaemonError {
+    /// What the daemon ends with: [`EX_CONFIG`] when starting it again can't help.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            DaemonError::WrongUser { .. } => EX_CONFIG,
+            _ => 1,
+        }
+    }
 }
 
 /// Runs the daemon until SIGTERM or SIGINT.
@@ -376,5 +388,21 @@ fn port_error(setting: &'static str, address: &str, error: std::io::Error) -> Da
         setting,
         address: address.to_owned(),
         error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wrong_user_must_be_mended_and_a_taken_port_may_become_free() {
+        let user = DaemonError::WrongUser {
+            own: 0,
+            slurm_user: 64_030,
+        };
+        assert_eq!(user.exit_code(), EX_CONFIG);
+        let taken = std::io::ErrorKind::AddrInUse.into();
+        assert_eq!(port_error("http", "127.0.0.1:80", taken).exit_code(), 1);
     }
 }

@@ -6,8 +6,8 @@ use bftrainer_core::engine::Event;
 use bftrainer_core::node::{ClassId, ClassInfo, NodeId};
 use bftrainer_core::trainer::{Terms, TrainerId};
 
+use super::array::Array;
 use super::brain::Brain;
-use super::tasks::Array;
 use crate::classes::{NodeTraits, Requirement};
 use crate::config::Sharing;
 

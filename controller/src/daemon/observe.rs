@@ -12,7 +12,7 @@ use super::agents::{Agents, Parked};
 use super::brain::Brain;
 use super::pool_view::FORGOTTEN_S;
 use super::slurm_thread::Sight;
-use super::tasks::{Plan, Task};
+use super::task::{Plan, Task};
 use crate::slurm::{BaseState, JobRecord, ReservationRecord, SlurmError, TaskName};
 
 impl Brain {

@@ -170,8 +170,8 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::daemon::tasks::tests::record;
-    use crate::daemon::tasks::{Admission, Array};
+    use crate::daemon::array::{Admission, Array};
+    use crate::daemon::task::tests::record;
     use crate::slurm::SlurmSettings;
     use crate::store::Store;
 

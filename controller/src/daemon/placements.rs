@@ -6,17 +6,11 @@ use bftrainer_core::trainer::TrainerId;
 
 use super::agents::TaskKey;
 use super::brain::{Brain, WantedPlacement};
+use super::left::SAME_NODE_PAUSE_S;
 use super::observe::tasks;
 use super::slurm_thread::{ChangeKind, Purpose};
-use super::tasks::Plan;
+use super::task::Plan;
 use crate::slurm::{SlurmError, TaskUpdate};
-
-/// The same task must not return to the node that it left within this time, seconds:
-/// Slurm revokes the credential of the new run with the old one's, and on a busy
-/// machine a slurmd was seen to wait in vain for the prolog of a job that it had had
-/// 4 s before, and was drained. Of several tasks the one that left the node longest ago
-/// is taken.
-const SAME_NODE_PAUSE_S: f64 = 10.0;
 
 /// Slurm counts limits in minutes.
 pub(super) const SHORTEST_LIMIT_MIN: u32 = 1;

@@ -6,9 +6,9 @@ use bftrainer_core::engine::{Event, LossReason};
 use bftrainer_core::node::NodeId;
 
 use super::brain::Brain;
-use super::tasks::Plan;
+use super::task::Plan;
 use crate::agent::leave_at_s;
-use crate::slurm::NodeBase;
+use crate::slurm::{NodeBase, NodeRecord};
 
 /// A node that our worker has left on our order may be cleaned up this long
 /// before it counts as gone, seconds.
@@ -24,6 +24,15 @@ pub(super) const FORGOTTEN_S: f64 = 60.0;
 /// A trainer's workers whose longest stay ends are told to leave so long before their
 /// agents would leave by themselves, one by one, seconds.
 const ORDERLY_LEAD_S: f64 = 5.0;
+
+/// Nodes on which tasks of ours are, by name.
+#[derive(Default)]
+struct HeldNodes {
+    /// Where one was placed and has not left.
+    ours: BTreeSet<String>,
+    /// Where others of ended trainers still are.
+    closing: BTreeSet<String>,
+}
 
 impl Brain {
     /// When workers must be told to leave because their longest stay on one node
@@ -53,57 +62,24 @@ impl Brain {
     pub(super) fn observe_pool(&mut self, now_s: f64, events: &mut Vec<Event>) {
         self.departures
             .retain(|_, time_s| now_s - *time_s < DEPARTURE_S);
-        let mut ours = BTreeSet::new();
-        let mut closing = BTreeSet::new();
-        for array in self.arrays.values() {
-            for task in array.tasks.values() {
-                match (&task.plan, &task.node) {
-                    (Plan::Runs { node, .. } | Plan::Leaving { node }, _) => {
-                        ours.insert(node.clone());
-                    }
-                    (_, Some(node))
-                        if array.verdict.is_some() && (task.runs() || task.completing) =>
-                    {
-                        closing.insert(node.clone());
-                    }
-                    _ => {}
-                }
-            }
-        }
-        self.forget_taken(now_s, &ours);
-        let lost: BTreeSet<NodeId> = events
-            .iter()
-            .filter_map(|event| match event {
-                Event::WorkerLost {
-                    node,
-                    reason: LossReason::Preempted,
-                    ..
-                } => Some(*node),
-                _ => None,
-            })
-            .collect();
+        let held = self.held_nodes();
+        self.forget_taken(now_s, &held.ours);
+        let lost: BTreeSet<NodeId> = events.iter().filter_map(preempted_node).collect();
+        let stay_ends = self.stay_ends();
         let mut joined = Vec::new();
         let mut left = Vec::new();
         let mut hole_ends = Vec::new();
-        let stay_ends = self.stay_ends();
         for (name, node) in &self.nodes {
             let id = self.engine.names.intern(name);
             let known = self.engine.pool().get(id).filter(|_| !lost.contains(&id));
-            let is_ours = ours.contains(name);
+            let is_ours = held.ours.contains(name);
             let in_use = is_ours || known.is_some_and(|pool_node| pool_node.assigned.is_some());
-            let in_partition =
+            let is_offered =
                 self.partition_nodes.contains(name) && self.admin_orders.allow(name, in_use);
-            let idle = node.base == NodeBase::Idle
-                && !node.flagged
-                && !node.completing
-                && !self.taken.contains_key(name);
-            let passing = known.is_some()
-                && !node.flagged
-                && (closing.contains(name)
-                    || node.completing && self.departures.contains_key(name));
-            let belongs = in_partition && (idle || is_ours || passing);
+            let is_passing = known.is_some() && self.is_passing(name, node, &held);
+            let belongs = is_offered && (is_ours || is_passing || self.is_idle(name, node));
             // A node that is being drained or reserved under our worker is expected back now.
-            let hole_end_s = if is_ours && (node.flagged || !in_partition) {
+            let hole_end_s = if is_ours && (node.flagged || !is_offered) {
                 Some(now_s.floor())
             } else {
                 let planned_s = self.planned.get(name).map(|end_s| *end_s as f64);
@@ -111,21 +87,12 @@ impl Brain {
                 ends.into_iter().flatten().reduce(f64::min)
             };
             match known {
-                Some(pool_node) if belongs || is_ours => {
-                    let changed = match (pool_node.hole_end_s, hole_end_s) {
-                        (Some(old_s), Some(new_s)) => {
-                            // "Now" moves on; its first value stands.
-                            (old_s - new_s).abs() >= 1.0 && !(old_s <= now_s && new_s <= now_s)
-                        }
-                        (old, new) => old != new,
-                    };
-                    if changed {
-                        hole_ends.push((id, hole_end_s));
-                    }
+                Some(_) if !belongs && !is_ours => left.push(id),
+                Some(pool_node) if has_moved(pool_node.hole_end_s, hole_end_s, now_s) => {
+                    hole_ends.push((id, hole_end_s));
                 }
-                Some(_) => left.push(id),
                 None if belongs && !lost.contains(&id) => joined.push((id, hole_end_s)),
-                None => {}
+                _ => {}
             }
         }
         for id in self.engine.pool().ids() {
@@ -140,6 +107,40 @@ impl Brain {
                 hole_ends,
             });
         }
+    }
+
+    /// The nodes on which tasks of ours are.
+    fn held_nodes(&self) -> HeldNodes {
+        let mut held = HeldNodes::default();
+        for array in self.arrays.values() {
+            let is_closing = array.verdict.is_some();
+            for task in array.tasks.values() {
+                match (&task.plan, &task.node) {
+                    (Plan::Runs { node, .. } | Plan::Leaving { node }, _) => {
+                        held.ours.insert(node.clone());
+                    }
+                    (_, Some(node)) if is_closing && (task.runs() || task.completing) => {
+                        held.closing.insert(node.clone());
+                    }
+                    _ => {}
+                }
+            }
+        }
+        held
+    }
+
+    /// Whether a trainer could have the node at once.
+    fn is_idle(&self, name: &str, node: &NodeRecord) -> bool {
+        node.base == NodeBase::Idle
+            && !node.flagged
+            && !node.completing
+            && !self.taken.contains_key(name)
+    }
+
+    /// Whether the node is only cleaned up after a task of ours.
+    fn is_passing(&self, name: &str, node: &NodeRecord, held: &HeldNodes) -> bool {
+        let is_cleaned_up = node.completing && self.departures.contains_key(name);
+        !node.flagged && (held.closing.contains(name) || is_cleaned_up)
     }
 
     /// Nodes that Slurm took from us are anybody's again when it has had time to use
@@ -176,5 +177,26 @@ impl Brain {
         self.nodes.get(name).is_some_and(|node| {
             matches!(node.base, NodeBase::Allocated | NodeBase::Mixed) && !node.completing
         })
+    }
+}
+
+fn preempted_node(event: &Event) -> Option<NodeId> {
+    match event {
+        Event::WorkerLost {
+            node,
+            reason: LossReason::Preempted,
+            ..
+        } => Some(*node),
+        _ => None,
+    }
+}
+
+/// Whether a hole's end is another one; "now" moves on, its first value stands.
+fn has_moved(old_s: Option<f64>, new_s: Option<f64>, now_s: f64) -> bool {
+    match (old_s, new_s) {
+        (Some(old_s), Some(new_s)) => {
+            (old_s - new_s).abs() >= 1.0 && !(old_s <= now_s && new_s <= now_s)
+        }
+        (old_s, new_s) => old_s != new_s,
     }
 }

@@ -6,9 +6,9 @@ use bftrainer::wire::{Answer, Set};
 use bftrainer_core::engine::Event;
 use tokio::sync::oneshot;
 
+use super::array::{Admission, Array};
 use super::brain::Brain;
 use super::slurm_thread::{ChangeKind, Purpose};
-use super::tasks::{Admission, Array};
 use crate::slurm::{SlurmError, TaskName, TaskUpdate};
 
 /// A change under way.

@@ -11,8 +11,8 @@ use bftrainer_core::trainer::{RunState, Trainer, TrainerId, TrainerState};
 use serde_json::{Value, json};
 
 use super::accounting::{quantile, running_nodes};
+use super::array::{Admission, Array};
 use super::brain::Brain;
-use super::tasks::{Admission, Array};
 use crate::slurm::SlurmSettings;
 use crate::store::Record;
 
@@ -37,7 +37,7 @@ impl Brain {
                 };
             }
             Query::Nodes => self.node_rows(now_s, sight),
-            Query::Show { array_job_id: None } => vec![self.totals()],
+            Query::Show { array_job_id: None } => vec![self.totals(sight)],
             Query::Show {
                 array_job_id: Some(id),
             } => match self.show_rows(now_s, *id, sight) {
@@ -305,13 +305,13 @@ impl Brain {
         left_alone.or_else(|| Some("not enough idle nodes".to_owned()))
     }
 
-    fn totals(&self) -> Value {
+    fn totals(&self, sight: Sight) -> Value {
         let accounting = &self.accounting;
         let quantiles =
             |values| json!({ "p50": quantile(values, 0.5), "p95": quantile(values, 0.95) });
         json!({
             "mode": self.admin_orders.mode,
-            "excluded_nodes": self.admin_orders.excluded,
+            "excluded_nodes": sight.nodes.then_some(&self.admin_orders.excluded),
             "trainers": self.engine.trainers().len(),
             "pool_nodes": self.engine.pool().len(),
             "agents": self.agents.connected(),
@@ -321,7 +321,7 @@ impl Brain {
             "harvested_node_s": accounting.harvested_node_s,
             "start_s": quantiles(&accounting.start_s),
             "release_s": quantiles(&accounting.release_s),
-            "preempted": accounting.preemptions,
+            "preempted": sight.nodes.then_some(&accounting.preemptions),
             "decisions": self.engine.outcomes(),
             "slurm_looks": self.looks,
             "slurm_failed_looks": self.looks_failed,

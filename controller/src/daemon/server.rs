@@ -12,10 +12,17 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::Input;
+use super::unproven::{Place, Unproven};
+use crate::logging::Seldom;
 use crate::net::{Connection, NetError, Settings, accept};
 
 /// Connections that may be open at once; further ones are closed at once.
 const MOST_CONNECTIONS: usize = 20_000;
+
+/// Connections of one host that may be open unproven. A proof takes milliseconds, so a login
+/// node's commands need far fewer at once; of more agents behind one address, after a restart,
+/// those that are turned out come again. To hold all connections, twenty hosts must join.
+const MOST_UNPROVEN: usize = 1024;
 
 /// An agent sends at least a heartbeat in this time.
 const AGENT_SILENCE: Duration = Duration::from_secs(300);
@@ -33,24 +40,38 @@ pub async fn accept_all(
 ) {
     let settings = Arc::new(Settings::new(munge_socket));
     let open = Arc::new(AtomicUsize::new(0));
+    let unproven = Unproven::new(MOST_UNPROVEN);
+    let [mut failed, mut full, mut crowded] = std::array::from_fn(|_| Seldom::default());
     loop {
         let (stream, address) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
                 // Out of descriptors, most likely: others will be closed.
-                log::warn!("a connection could not be accepted: {error}");
+                if let Some(more) = failed.due() {
+                    log::warn!("a connection could not be accepted: {error}{more}");
+                }
                 tokio::time::sleep(Duration::from_millis(200)).await;
                 continue;
             }
         };
         if open.load(Ordering::Relaxed) >= MOST_CONNECTIONS {
-            log::warn!("{address} turned away: {MOST_CONNECTIONS} connections are open");
+            if let Some(more) = full.due() {
+                log::warn!("{address} turned away: {MOST_CONNECTIONS} connections are open{more}");
+            }
             continue;
+        }
+        let (place, is_crowded) = unproven.enter(address.ip());
+        if is_crowded && let Some(more) = crowded.due() {
+            log::warn!(
+                "{} has {MOST_UNPROVEN} connections open without a proof who it is: the oldest \
+                 gives way{more}",
+                address.ip()
+            );
         }
         open.fetch_add(1, Ordering::Relaxed);
         let (settings, inputs, open) = (settings.clone(), inputs.clone(), open.clone());
         tokio::spawn(async move {
-            if let Err(error) = serve(stream, &settings, inputs).await {
+            if let Err(error) = serve(stream, place, &settings, inputs).await {
                 log::debug!("{address}: {error}");
             }
             open.fetch_sub(1, Ordering::Relaxed);
@@ -60,10 +81,14 @@ pub async fn accept_all(
 
 async fn serve(
     stream: TcpStream,
+    place: Place,
     settings: &Settings,
     inputs: mpsc::UnboundedSender<Input>,
 ) -> Result<(), NetError> {
-    let mut accepted = accept(stream, settings).await?;
+    let Some(accepted) = place.keep_for(accept(stream, settings)).await else {
+        return Ok(());
+    };
+    let mut accepted = accepted?;
     let limit = || NetError::TimeOut(QUESTION.as_secs_f64(), "its request");
     let request = timeout(QUESTION, accepted.connection.read::<Request>())
         .await

@@ -13,7 +13,7 @@ use super::agents::TaskKey;
 use super::brain::{Brain, SuspectedPreemption};
 use super::observe::tasks;
 use super::slurm_thread::{ChangeKind, Purpose};
-use super::tasks::{Plan, RunEnd, Task, Turn};
+use super::task::{Plan, RunEnd, Task, Turn};
 use crate::metrics::Departure;
 use crate::slurm::{BaseState, NodeBase, TaskUpdate, is_own_reason};
 
@@ -39,6 +39,15 @@ struct Stray {
     not_requeueable: Vec<u32>,
     /// Whether one ended with 0 though there is no verdict.
     completed: bool,
+}
+
+/// A placed task that waits in vain.
+struct LatePlacement {
+    task: TaskKey,
+    /// Where it was to run.
+    node: String,
+    /// Whether its own limits, licences or dependencies keep it.
+    is_limited: bool,
 }
 
 impl Brain {
@@ -75,7 +84,7 @@ impl Brain {
         }
         self.take_turns(now_s, id, events);
         if closing {
-            self.release_rest(id);
+            self.release_rest(now_s, id);
             return;
         }
         let stray = self.find_strays(id, found);
@@ -384,53 +393,19 @@ impl Brain {
 
     /// Placements that Slurm has not carried out in time are taken back.
     pub(super) fn observe_deadlines(&mut self, now_s: f64, events: &mut Vec<Event>) {
-        let grid_s = i64::from(self.settings.backfill_resolution_s).max(1);
-        let mut late = Vec::new();
-        for (id, array) in &mut self.arrays {
-            for (task_id, task) in &mut array.tasks {
-                let Plan::Placed { node, deadline_s } = &task.plan else {
-                    continue;
-                };
-                let limited = is_own_reason(task.wait_reason);
-                // A task that can't start is held at once: Slurm skips the rest of an
-                // array after one of its tasks was looked at in vain.
-                let is_taken = self.nodes.get(node).is_none_or(|node| {
-                    node.flagged || node.base != NodeBase::Idle && !node.completing
-                });
-                let fits = self.planned.get(node).is_none_or(|end_s| {
-                    let limit_s = f64::from(task.limit_min.unwrap_or(0)) * 60.0;
-                    now_s + limit_s < (end_s / grid_s * grid_s) as f64
-                });
-                if task.waits() && (now_s > *deadline_s || limited || is_taken || !fits) {
-                    late.push((*id, *task_id, node.clone(), limited));
-                    task.plan = Plan::Rest;
-                }
+        for late in self.late_placements(now_s) {
+            let (id, task_id) = late.task;
+            if let Some(task) = self
+                .arrays
+                .get_mut(&id)
+                .and_then(|array| array.tasks.get_mut(&task_id))
+            {
+                task.plan = Plan::Rest;
             }
-        }
-        for (id, task_id, name, limited) in late {
-            let is_idle = self
-                .nodes
-                .get(&name)
-                .is_some_and(|node| node.base == NodeBase::Idle && !node.flagged);
-            // On a node with a plan it may just not fit.
-            let is_free = is_idle && !self.planned.contains_key(&name);
-            let (fault, reason) = match (limited, is_free) {
-                (true, _) => {
-                    let reason =
-                        "its tasks wait for a limit, licence or dependency (squeue -r shows which)";
-                    (PlaceFault::Trainer, reason.to_owned())
-                }
-                // Where a job is planned, waiting for backfill says nothing of the node.
-                (false, true) if self.planned.is_empty() => (
-                    PlaceFault::Node,
-                    format!("T{id}: no task started on {name} in time"),
-                ),
-                (false, _) => (PlaceFault::Nobody, String::new()),
-            };
-            let (trainer, node) = (TrainerId(id), self.engine.names.intern(&name));
+            let (fault, reason) = self.fault_of(&late);
             events.push(Event::PlaceFailed {
-                trainer,
-                node,
+                trainer: TrainerId(id),
+                node: self.engine.names.intern(&late.node),
                 fault,
                 reason,
             });
@@ -439,6 +414,69 @@ impl Brain {
                 ChangeKind::Update(TaskUpdate::hold()),
                 Purpose::Hold,
             );
+        }
+    }
+
+    /// Placed tasks that wait in vain. They are held at once: Slurm skips the rest of an
+    /// array after one of its tasks was looked at in vain.
+    fn late_placements(&self, now_s: f64) -> Vec<LatePlacement> {
+        let mut late = Vec::new();
+        for (id, array) in &self.arrays {
+            for (task_id, task) in &array.tasks {
+                let Plan::Placed { node, deadline_s } = &task.plan else {
+                    continue;
+                };
+                let is_limited = is_own_reason(task.wait_reason);
+                let can_start = !is_limited
+                    && now_s <= *deadline_s
+                    && self.may_start_on(node)
+                    && self.fits_plan(now_s, task, node);
+                if task.waits() && !can_start {
+                    late.push(LatePlacement {
+                        task: (*id, *task_id),
+                        node: node.clone(),
+                        is_limited,
+                    });
+                }
+            }
+        }
+        late
+    }
+
+    fn may_start_on(&self, node: &str) -> bool {
+        self.nodes
+            .get(node)
+            .is_some_and(|node| !node.flagged && (node.base == NodeBase::Idle || node.completing))
+    }
+
+    /// Whether the task would end before the job that backfill has planned there begins.
+    fn fits_plan(&self, now_s: f64, task: &Task, node: &str) -> bool {
+        let grid_s = i64::from(self.settings.backfill_resolution_s).max(1);
+        self.planned.get(node).is_none_or(|end_s| {
+            let limit_s = f64::from(task.limit_min.unwrap_or(0)) * 60.0;
+            now_s + limit_s < (end_s / grid_s * grid_s) as f64
+        })
+    }
+
+    /// Whose fault it is that the task did not start, and why.
+    fn fault_of(&self, late: &LatePlacement) -> (PlaceFault, String) {
+        if late.is_limited {
+            let reason =
+                "its tasks wait for a limit, licence or dependency (squeue -r shows which)";
+            return (PlaceFault::Trainer, reason.to_owned());
+        }
+        let is_idle = self
+            .nodes
+            .get(&late.node)
+            .is_some_and(|node| node.base == NodeBase::Idle && !node.flagged);
+        // Where a job is planned, waiting for backfill says nothing of the node.
+        match is_idle && self.planned.is_empty() {
+            true => {
+                let (id, node) = (late.task.0, &late.node);
+                let reason = format!("T{id}: no task started on {node} in time");
+                (PlaceFault::Node, reason)
+            }
+            false => (PlaceFault::Nobody, String::new()),
         }
     }
 }

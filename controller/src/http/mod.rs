@@ -18,6 +18,8 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use crate::logging::Seldom;
+
 pub use kept::Kept;
 
 /// Connections that may be open at once; further ones wait.
@@ -58,6 +60,7 @@ const HEADERS: [(HeaderName, &str); 6] = [
 pub async fn serve(listener: TcpListener, router: Router) {
     let router = router.layer(middleware::from_fn(only_this_host));
     let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let mut failed = Seldom::default();
     loop {
         // The semaphore is never closed.
         let Ok(place) = places.clone().acquire_owned().await else {
@@ -66,7 +69,9 @@ pub async fn serve(listener: TcpListener, router: Router) {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                log::warn!("http: a connection could not be accepted: {error}");
+                if let Some(more) = failed.due() {
+                    log::warn!("http: a connection could not be accepted: {error}{more}");
+                }
                 tokio::time::sleep(Duration::from_millis(200)).await;
                 continue;
             }

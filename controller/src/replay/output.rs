@@ -32,8 +32,12 @@ pub fn json(setup: &Setup, outcome: &Outcome, watts: Option<f64>) -> Value {
             "unused_node_s": tally.idle_node_s - tally.used_node_s,
             "unused_above_max_node_s": tally.idle_node_s - tally.usable_node_s,
         },
-        "residence_s": {"mean": residence_s.mean, "p95": residence_s.p95},
-        "speedup": {"slowest": speedup.min, "p5": speedup.p5, "mean": speedup.mean},
+        "residence_s": {"mean": residence_s.map(|it| it.mean), "p95": residence_s.map(|it| it.p95)},
+        "speedup": {
+            "slowest": speedup.map(|it| it.min),
+            "p5": speedup.map(|it| it.p5),
+            "mean": speedup.map(|it| it.mean),
+        },
         "rescales": tally.rescales,
         "preemptions": tally.preemptions,
         "decisions": tally.decisions,
@@ -62,8 +66,6 @@ pub fn text(setup: &Setup, outcome: &Outcome, watts: Option<f64>) -> String {
         }
     };
     let of_gross = |samples: f64| share(samples, tally.gross_samples);
-    let residence_s = tally.residence_s();
-    let speedup = tally.speedup();
     let mut lines = vec![
         format!(
             "{}: {} nodes over {:.2} days, {} events, horizon {} s",
@@ -108,15 +110,16 @@ pub fn text(setup: &Setup, outcome: &Outcome, watts: Option<f64>) -> String {
         of_gross(tally.rescale_samples)
     ));
     lines.push(format!(
-        "trainers    {} admitted, {} done after {:.2} h on average, 95 % after {:.2} h",
+        "trainers    {} admitted, {} done after {} h on average, 95 % after {} h",
         tally.admitted,
         tally.finished.len(),
-        residence_s.mean / 3600.0,
-        residence_s.p95 / 3600.0
+        or_dash(tally.residence_s().map(|it| it.mean / 3600.0)),
+        or_dash(tally.residence_s().map(|it| it.p95 / 3600.0))
     ));
     lines.push(format!(
-        "speed-up    {:.2} over one node on average, slowest trainer {:.2}",
-        speedup.mean, speedup.min
+        "speed-up    {} over one node on average, slowest trainer {}",
+        or_dash(tally.speedup().map(|it| it.mean)),
+        or_dash(tally.speedup().map(|it| it.min))
     ));
     if let Some(watts) = watts {
         lines.push(format!(
@@ -133,10 +136,79 @@ pub fn text(setup: &Setup, outcome: &Outcome, watts: Option<f64>) -> String {
     lines.join("\n")
 }
 
+/// What no trainer that is done has is not zero.
+fn or_dash(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"))
+}
+
 fn kwh(node_s: f64, watts: f64) -> f64 {
     node_s * watts / 3.6e6
 }
 
 fn per_event_s(outcome: &Outcome) -> f64 {
     outcome.seconds / (outcome.events as f64).max(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use bftrainer_core::replay::{Finished, Tally};
+    use clap::Parser;
+
+    use super::super::args::Args;
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn with_no_trainer_done_there_is_no_residence_and_no_speed_up() {
+        let setup = Command::parse_from(["replay", "log", "--trainers", "t"])
+            .args
+            .setup()
+            .unwrap();
+        let with = |finished| Outcome {
+            tally: Tally {
+                admitted: 2,
+                finished,
+                ..Tally::default()
+            },
+            start_s: 0.0,
+            nodes: 1,
+            events: 1,
+            dedicated_samples: None,
+            seconds: 0.0,
+        };
+        let none = with(Vec::new());
+        let value = json(&setup, &none, None);
+        assert_eq!(value["residence_s"], json!({"mean": null, "p95": null}));
+        assert!(value["speedup"]["mean"].is_null());
+        let lines = text(&setup, &none, None);
+        assert!(
+            lines.contains("2 admitted, 0 done after - h on average, 95 % after - h"),
+            "{lines}"
+        );
+        assert!(
+            lines.contains("speed-up    - over one node on average, slowest trainer -"),
+            "{lines}"
+        );
+
+        let one = with(vec![Finished {
+            name: "resnet".to_owned(),
+            submit_s: 0.0,
+            admitted_s: 600.0,
+            done_s: 6000.0,
+            samples: 1e6,
+            speedup: 3.0,
+        }]);
+        let value = json(&setup, &one, None);
+        assert_eq!(value["residence_s"], json!({"mean": 5400.0, "p95": 5400.0}));
+        let lines = text(&setup, &one, None);
+        assert!(
+            lines.contains("1 done after 1.50 h on average, 95 % after 1.50 h"),
+            "{lines}"
+        );
+    }
 }

@@ -54,10 +54,12 @@ pub struct SiteConf {
     pub scheduler_parameters: String,
     /// SelectType.
     pub select_type: String,
-    /// Whether idle nodes are powered down after SuspendTime.
-    pub power_saving: bool,
+    /// Whether there is a SuspendProgram.
+    pub can_suspend: bool,
+    /// Whether nodes are powered down when idle for SuspendTime.
+    pub suspends: bool,
     /// SuspendExcParts.
-    pub power_saving_except: Vec<String>,
+    pub suspend_except: Vec<String>,
     /// The file that lists SPANK plugins.
     pub plugstack: PathBuf,
     /// PluginDir.
@@ -93,6 +95,8 @@ pub struct PartitionRecord {
     pub min_nodes: u32,
     /// Its QOS; empty when it has none.
     pub qos: String,
+    /// Whether it has a SuspendTime of its own, after which its nodes are powered down.
+    pub suspends: bool,
     /// State=UP.
     pub is_up: bool,
 }
@@ -164,7 +168,6 @@ fn conf_record(conf: &sys::slurm_conf_t) -> SiteConf {
             .filter(|word| !word.is_empty());
         words.map(str::to_owned).collect()
     };
-    let suspends = !matches!(conf.suspend_time, sys::INFINITE | sys::NO_VAL | 0);
     SiteConf {
         slurm_conf: text::owned(conf.slurm_conf).into(),
         version: text::owned(conf.version),
@@ -189,8 +192,9 @@ fn conf_record(conf: &sys::slurm_conf_t) -> SiteConf {
         scheduler_type: text::owned(conf.schedtype),
         scheduler_parameters: text::owned(conf.sched_params),
         select_type: text::owned(conf.select_type),
-        power_saving: suspends && !conf.suspend_program.is_null(),
-        power_saving_except: words(text::owned(conf.suspend_exc_parts)),
+        can_suspend: !conf.suspend_program.is_null(),
+        suspends: is_suspend_time(conf.suspend_time),
+        suspend_except: words(text::owned(conf.suspend_exc_parts)),
         plugstack: plugstack(
             &text::owned(conf.plugstack),
             std::env::var_os("SLURM_CONF")
@@ -207,6 +211,11 @@ fn plugstack(configured: &str, slurm_conf: PathBuf) -> PathBuf {
     } else {
         configured.into()
     }
+}
+
+/// Whether idle nodes are powered down after so many seconds (slurm.conf(5), SuspendTime).
+fn is_suspend_time(time_s: u32) -> bool {
+    !matches!(time_s, sys::INFINITE | sys::NO_VAL | 0)
 }
 
 fn partition_record(partition: &sys::partition_info_t) -> PartitionRecord {
@@ -231,6 +240,7 @@ fn partition_record(partition: &sys::partition_info_t) -> PartitionRecord {
         max_time: limit(partition.max_time),
         min_nodes: partition.min_nodes,
         qos: text::owned(partition.qos_char),
+        suspends: is_suspend_time(partition.suspend_time),
         is_up: partition.state_up & up == up,
     }
 }

@@ -46,15 +46,19 @@ pub(super) enum Trouble {
     Damaged(String),
     #[error("its tables have version {0}")]
     TooNew(i32),
+    /// It may pass, as a full disk does.
+    #[error("{0}")]
+    Disk(rusqlite::Error),
     #[error("{0}")]
     Sqlite(rusqlite::Error),
 }
 
 impl From<rusqlite::Error> for Trouble {
     fn from(error: rusqlite::Error) -> Self {
-        use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+        use rusqlite::ErrorCode::{DatabaseCorrupt, DiskFull, NotADatabase, SystemIoFailure};
         match error.sqlite_error_code() {
             Some(DatabaseCorrupt | NotADatabase) => Trouble::Damaged(error.to_string()),
+            Some(DiskFull | SystemIoFailure) => Trouble::Disk(error),
             _ => Trouble::Sqlite(error),
         }
     }

@@ -179,17 +179,59 @@ fn a_second_daemon_is_refused() {
 
 #[test]
 fn a_damaged_file_is_set_aside_and_begun_anew() {
+    let no_database: Damage = |bytes| bytes.fill(b'x');
+    let cut_in_half: Damage = |bytes| bytes.truncate(bytes.len() / 2);
+    let no_tables: Damage = |bytes| bytes[4096..8192].fill(0);
+    for damage in [no_database, cut_in_half, no_tables] {
+        let folder = filled();
+        let path = folder.path().join(FILE);
+        let mut bytes = std::fs::read(&path).unwrap();
+        damage(&mut bytes);
+        std::fs::write(&path, &bytes).unwrap();
+        let (store, memory) = Store::open(folder.path(), 10).unwrap();
+        assert!(memory.decisions.is_empty());
+        store.keep(Record::Decision(decision(1)));
+        drop(store);
+        let (_store, memory) = Store::open(folder.path(), 10).unwrap();
+        assert_eq!(memory.decisions, [decision(1)]);
+        let kept = std::fs::read_dir(folder.path())
+            .unwrap()
+            .filter_map(Result::ok)
+            .filter(|entry| entry.file_name().to_string_lossy().contains("damaged"))
+            .count();
+        assert_eq!(kept, 1);
+    }
+}
+
+/// What happens to a file's bytes.
+type Damage = fn(&mut Vec<u8>);
+
+/// A closed store of some pages.
+fn filled() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join(FILE), vec![b'x'; 8192]).unwrap();
-    let (store, memory) = Store::open(folder.path(), 10).unwrap();
-    assert!(memory.decisions.is_empty());
+    let (store, _) = Store::open(folder.path(), 10).unwrap();
+    for trainer in 0..2000 {
+        store.keep(Record::Decision(decision(trainer)));
+    }
     drop(store);
-    let kept = std::fs::read_dir(folder.path())
-        .unwrap()
-        .filter_map(Result::ok)
-        .filter(|entry| entry.file_name().to_string_lossy().contains("damaged"))
-        .count();
-    assert_eq!(kept, 1);
+    folder
+}
+
+#[test]
+fn a_write_ahead_log_of_nothing_costs_nothing() {
+    let folder = filled();
+    let log = folder.path().join(format!("{FILE}-wal"));
+    std::fs::write(log, vec![b'x'; 8192]).unwrap();
+    let (_store, memory) = Store::open(folder.path(), 10).unwrap();
+    assert_eq!(memory.decisions.last(), Some(&decision(1999)));
+}
+
+#[test]
+fn an_empty_file_is_begun_anew() {
+    let folder = filled();
+    std::fs::write(folder.path().join(FILE), "").unwrap();
+    let (_store, memory) = Store::open(folder.path(), 10).unwrap();
+    assert!(memory.decisions.is_empty());
 }
 
 #[test]

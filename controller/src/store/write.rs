@@ -1,5 +1,6 @@
 //! The thread that writes.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -23,7 +24,8 @@ const LOOK_FOR_FILE: Duration = Duration::from_secs(10);
 /// Writes records to the file as long as there is one.
 pub(super) struct Writer {
     path: PathBuf,
-    connection: Connection,
+    /// `None` until the file can be opened.
+    connection: Option<Connection>,
     /// Device and inode of the open file.
     identity: Option<(u64, u64)>,
     failing: bool,
@@ -34,9 +36,21 @@ impl Writer {
         Writer {
             identity: identity(&path),
             path,
-            connection,
+            connection: Some(connection),
             failing: false,
         }
+    }
+
+    /// Opens the file when that is possible again.
+    pub(super) fn without_file(path: PathBuf, error: &dyn Display) -> Self {
+        let mut writer = Writer {
+            path,
+            connection: None,
+            identity: None,
+            failing: false,
+        };
+        writer.complain(error);
+        writer
     }
 
     /// Writes what comes, a transaction a second, until nobody sends any more.
@@ -60,7 +74,10 @@ impl Writer {
             batch.push(record);
         }
         self.begin_anew_if_gone();
-        match write_batch(&mut self.connection, &batch) {
+        let Some(connection) = &mut self.connection else {
+            return;
+        };
+        match write_batch(connection, &batch) {
             Ok(()) => {
                 if std::mem::replace(&mut self.failing, false) {
                     log::info!("the state file can be written again");
@@ -91,14 +108,14 @@ impl Writer {
             .and_then(|()| open_checked(&self.path).map_err(|trouble| trouble.to_string()));
         match opened {
             Ok(connection) => {
-                self.connection = connection;
+                self.connection = Some(connection);
                 self.identity = identity(&self.path);
             }
             Err(error) => self.complain(&error),
         }
     }
 
-    fn complain(&mut self, error: &dyn std::fmt::Display) {
+    fn complain(&mut self, error: &dyn Display) {
         if std::mem::replace(&mut self.failing, true) {
             log::debug!("state file: {error}");
         } else {

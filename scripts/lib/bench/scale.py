@@ -105,7 +105,7 @@ def section(found, record_s, where):
             found["tasks"],
             found["running_tasks"],
             found["events"] / (60 * minutes),
-            on,
+            where,
         ),
         "",
         *table(["", "measured", "target"], rows),

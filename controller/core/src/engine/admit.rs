@@ -26,9 +26,9 @@ impl Engine {
     /// whose turn was longest ago, first come first served within one. A trainer whose
     /// min does not fit neither counts nor is admitted; a pool that is in doubt says
     /// nothing about what fits.
-    pub(super) fn admit(&mut self, nodes: &BTreeMap<ClassId, u32>) {
+    pub(super) fn admit(&mut self, now_s: f64, nodes: &BTreeMap<ClassId, u32>) {
         while !self.pool_in_doubt {
-            let rest = self.rest(nodes);
+            let rest = self.rest(now_s, nodes);
             let is_short_of_trainers = rest.runnable < self.config.min_trainers;
             let mut running: BTreeMap<u32, usize> = BTreeMap::new();
             for info in self.infos(TrainerState::Admitted) {
@@ -73,8 +73,8 @@ impl Engine {
     }
 
     /// What the trainers that take part could not use of so many nodes of each class, each at
-    /// its max; who has least choice chooses first.
-    fn rest(&self, nodes: &BTreeMap<ClassId, u32>) -> Rest<'_> {
+    /// its max; who has least choice chooses first. Who is paused uses nothing.
+    fn rest(&self, now_s: f64, nodes: &BTreeMap<ClassId, u32>) -> Rest<'_> {
         let trainers = self.participants();
         let classes: BTreeSet<ClassId> = nodes.keys().copied().collect();
         let groups = self.groups(&classes, &trainers);
@@ -97,7 +97,10 @@ impl Engine {
         let mut order: Vec<usize> = (0..trainers.len()).collect();
         order.sort_by_cached_key(|&j| choices(j));
         for j in order {
-            rest.serve(j, &self.trainers[&trainers[j]].info);
+            let known = &self.trainers[&trainers[j]];
+            if now_s >= known.resume_at_s {
+                rest.serve(j, &known.info);
+            }
         }
         rest
     }

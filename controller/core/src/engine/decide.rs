@@ -36,13 +36,12 @@ impl Engine {
         let mut limits = Limits::default();
         loop {
             let holdings = self.holdings(now_s);
-            let held_nodes = |trainer| holdings.held.get(&trainer).map_or(0, Vec::len);
-            self.tell_forced_losses(now_s, held_nodes);
+            self.tell_forced_losses(now_s);
             if self.pool_in_doubt && !self.holds_too_much(&holdings) {
                 // Slurm may be taking more: one decision when it is known what is left.
                 return;
             }
-            self.admit(&holdings.of_class);
+            self.admit(now_s, &holdings.of_class);
 
             let round = self.solve(now_s, &holdings, &limits);
             let released = self.releases(now_s, &holdings, &round);

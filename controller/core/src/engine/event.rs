@@ -171,7 +171,7 @@ pub enum PlaceFault {
     /// The node is put into quarantine.
     Node,
     /// The node's or the trainer's: the trainer keeps off the node, as after a failure of
-    /// its program there.
+    /// its program there, and is paused when that goes on.
     NodeOrTrainer,
     /// The trainer waits.
     Trainer,

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::forced::Forced;
+use super::intake::ENDED;
 use super::{Action, Engine, LossReason, Outcome, PlaceFault};
 use crate::node::NodeId;
 use crate::pool::{Phase, Worker};
@@ -144,15 +145,42 @@ impl Engine {
         self.pool.update(node, |it| it.unassign_from(trainer));
         match fault {
             PlaceFault::Node => self.quarantine(now_s, node, reason),
-            PlaceFault::NodeOrTrainer => self.avoid(now_s, trainer, node, &reason),
+            PlaceFault::NodeOrTrainer => {
+                self.avoid(now_s, trainer, node, &reason);
+                self.start_failed(now_s, trainer, &reason);
+            }
             PlaceFault::Trainer => {
                 if let Some(known) = self.trainers.get_mut(&trainer) {
-                    known.resume_at_s = now_s + TRAINER_BACK_OFF_S;
-                    known.blocked_reason = Some(reason);
+                    known.pause_until(now_s + TRAINER_BACK_OFF_S, reason);
                 }
             }
             PlaceFault::Nobody => {}
         }
+    }
+
+    /// A task failed before its agent had joined. When that goes on, a trainer none of whose
+    /// agents is here is paused, longer each time: it does not work its way through all nodes.
+    fn start_failed(&mut self, now_s: f64, trainer: TrainerId, reason: &str) {
+        let is_here = |node: &NodeId| {
+            let worker = self.pool[*node].worker_of(trainer);
+            worker.is_some_and(|worker| !matches!(worker.phase, Phase::Placed | Phase::Leaving))
+        };
+        let has_agents = self.pool.assigned_to(trainer).iter().any(is_here);
+        let known = self.trainers.get_mut(&trainer);
+        let known = known.filter(|known| !has_agents && now_s >= known.resume_at_s);
+        let Some(known) = known else {
+            return;
+        };
+        known.failed_starts += 1;
+        let Some(earlier) = known.failed_starts.checked_sub(self.config.failures) else {
+            return;
+        };
+        let pause_s = self.config.quarantine_length_s(earlier as u32);
+        let sentence = format!(
+            "{reason} ({} times in a row; tried again after {pause_s} s)",
+            known.failed_starts
+        );
+        known.pause_until(now_s + pause_s, sentence);
     }
 
     pub(super) fn worker_stopped(
@@ -181,7 +209,7 @@ impl Engine {
             self.measure_save(trainer, save_s);
         }
         match outcome {
-            Outcome::Exited if is_master => self.finish(trainer, 0),
+            Outcome::Exited if is_master => self.finish(now_s, trainer, 0, ENDED),
             Outcome::Exited => {}
             Outcome::Stopped if ordered => {}
             Outcome::Fenced { .. } if ordered => {}
@@ -322,7 +350,7 @@ impl Engine {
             self.wake_at(time_s);
         }
         for (trainer, exit_code, reason) in failed {
-            self.fail(trainer, exit_code, reason);
+            self.fail(now_s, trainer, exit_code, reason);
         }
     }
 
@@ -346,11 +374,11 @@ impl Engine {
     }
 
     /// The trainer has failed, and not for its nodes.
-    fn fail(&mut self, trainer: TrainerId, exit_code: i32, reason: String) {
+    fn fail(&mut self, now_s: f64, trainer: TrainerId, exit_code: i32, reason: String) {
         let known = self.trainers.get_mut(&trainer);
         let failures = known.map(|known| std::mem::take(&mut known.failures));
         self.pardon_nodes_of(trainer, &failures.unwrap_or_default());
-        self.finish(trainer, exit_code);
+        self.finish(now_s, trainer, exit_code, &format!("it {reason}"));
         if let Some(Action::Close { .. }) = self.actions.last() {
             self.actions.pop();
         }

@@ -26,12 +26,8 @@ impl Engine {
     }
 
     /// Makes one decision of all nodes that a trainer lost for the same reason since the
-    /// last call; `held_nodes` says how many it has left.
-    pub(super) fn tell_forced_losses(
-        &mut self,
-        now_s: f64,
-        held_nodes: impl Fn(TrainerId) -> usize,
-    ) {
+    /// last call.
+    pub(super) fn tell_forced_losses(&mut self, now_s: f64) {
         let mut losses: BTreeMap<TrainerId, BTreeMap<Forced, Vec<NodeId>>> = BTreeMap::new();
         for (trainer, why, node) in self.forced.drain(..) {
             let reasons = losses.entry(trainer).or_default();
@@ -39,7 +35,7 @@ impl Engine {
         }
         for (trainer, reasons) in losses {
             let lost_nodes: usize = reasons.values().map(Vec::len).sum();
-            let mut from_nodes = (held_nodes(trainer) + lost_nodes) as u32;
+            let mut from_nodes = (self.pool.assigned_to(trainer).len() + lost_nodes) as u32;
             for (why, nodes) in reasons {
                 let to_nodes = from_nodes - nodes.len() as u32;
                 let sentence = why.sentence(&nodes, &self.names);

@@ -3,10 +3,13 @@
 use std::collections::btree_map::Entry;
 
 use super::forced::Forced;
-use super::{Action, Engine, Event};
+use super::{Action, Decision, Engine, Event};
 use crate::node::NodeId;
 use crate::pool::{Phase, PoolNode, Worker};
 use crate::trainer::{RunState, Trainer, TrainerId, TrainerInfo, TrainerState};
+
+/// Why a trainer gives back its nodes when rank 0 has ended.
+pub(super) const ENDED: &str = "its training has ended";
 
 impl Engine {
     /// Takes in one event; whether trainers may have to be driven on now.
@@ -26,7 +29,7 @@ impl Engine {
             Event::PoolSeen => return std::mem::take(&mut self.pool_in_doubt),
             Event::TrainerArrived(info) => self.greet_trainer(info),
             Event::TrainerChanged(info) => self.change_trainer(info),
-            Event::TrainerGone { trainer } => self.forget_trainer(trainer),
+            Event::TrainerGone { trainer } => self.forget_trainer(now_s, trainer),
             Event::TrainerMode { trainer, is_live } => {
                 if let Some(known) = self.trainers.get_mut(&trainer) {
                     known.is_live = is_live;
@@ -80,7 +83,9 @@ impl Engine {
                 self.progress(now_s, trainer, generation, samples);
                 return false;
             }
-            Event::Finished { trainer, exit_code } => self.finish(trainer, exit_code),
+            Event::Finished { trainer, exit_code } => {
+                self.finish(now_s, trainer, exit_code, ENDED);
+            }
             Event::Timer => {}
         }
         true
@@ -131,7 +136,8 @@ impl Engine {
         }
     }
 
-    fn forget_trainer(&mut self, trainer: TrainerId) {
+    fn forget_trainer(&mut self, now_s: f64, trainer: TrainerId) {
+        self.note_end(now_s, trainer, "its array has ended or was cancelled");
         self.learning.gone(trainer);
         if let Some(known) = self.trainers.remove(&trainer) {
             // It is gone unjudged: its failures say nothing of the nodes.
@@ -219,7 +225,7 @@ impl Engine {
     }
 
     /// The trainer's verdict is known: its nodes are free, its tasks are closed.
-    pub(super) fn finish(&mut self, trainer: TrainerId, exit_code: i32) {
+    pub(super) fn finish(&mut self, now_s: f64, trainer: TrainerId, exit_code: i32, why: &str) {
         let Some(known) = self.trainers.get_mut(&trainer) else {
             return;
         };
@@ -229,6 +235,7 @@ impl Engine {
         known.state = TrainerState::Closing;
         known.run = None;
         self.decision_due = true;
+        self.note_end(now_s, trainer, why);
         for node in self.pool.nodes_of(trainer) {
             self.pool.update(node, |it| {
                 it.unassign_from(trainer);
@@ -238,5 +245,20 @@ impl Engine {
             });
         }
         self.actions.push(Action::Close { trainer, exit_code });
+    }
+
+    /// Makes a decision of giving back all nodes that the trainer has.
+    fn note_end(&mut self, now_s: f64, trainer: TrainerId, why: &str) {
+        self.tell_forced_losses(now_s);
+        let from_nodes = self.pool.assigned_to(trainer).len() as u32;
+        if from_nodes > 0 {
+            self.decisions.push(Decision {
+                time_s: now_s,
+                trainer,
+                from_nodes,
+                to_nodes: 0,
+                reason: format!("T{trainer}: {from_nodes} -> 0 nodes: {why}"),
+            });
+        }
     }
 }

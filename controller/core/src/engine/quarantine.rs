@@ -37,13 +37,19 @@ impl Quarantine {
         let times = earlier
             .filter(|quarantine| !quarantine.is_forgiven(now_s, config))
             .map_or(0, |quarantine| quarantine.times);
-        let length_s = (config.quarantine_s * f64::from(2u32.saturating_pow(times)))
-            .min(config.quarantine_max_s);
         Quarantine {
-            until_s: now_s + length_s,
+            until_s: now_s + config.quarantine_length_s(times),
             times: times.saturating_add(1),
             reason,
         }
+    }
+}
+
+impl EngineConfig {
+    /// How long the quarantine after `earlier` ones lasts, seconds.
+    pub(super) fn quarantine_length_s(&self, earlier: u32) -> f64 {
+        let length_s = self.quarantine_s * f64::from(2u32.saturating_pow(earlier));
+        length_s.min(self.quarantine_max_s)
     }
 }
 

@@ -31,6 +31,11 @@ impl Engine {
             return self.send_home(trainer, node, "it was told to leave and is still there");
         }
         known.greeted = true;
+        if std::mem::take(&mut known.failed_starts) >= self.config.failures {
+            known.resume_at_s = now_s;
+            known.blocked_reason = None;
+            self.decision_due = true;
+        }
         known.generation = known.generation.max(newest_generation);
         let (is_live, newest) = (known.is_live, known.generation);
         match running {

@@ -73,23 +73,23 @@ pub struct Distribution {
 }
 
 impl Distribution {
-    /// The distribution of `values`; all zero when there are none.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
+    /// The distribution of `values`; `None` when there are none.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         if values.is_empty() {
-            return Distribution::default();
+            return None;
         }
         values.sort_by(f64::total_cmp);
         let last = values.len() - 1;
         let at = |share: f64| values[(share * last as f64).round() as usize];
-        Distribution {
+        Some(Distribution {
             min: values[0],
             p5: at(0.05),
             mean: values.iter().fold(0.0, |sum, value| sum + value) / values.len() as f64,
             median: at(0.5),
             p95: at(0.95),
             max: values[last],
-        }
+        })
     }
 }
 
@@ -102,8 +102,8 @@ impl Tally {
         self.used_node_s += seconds * used as f64;
     }
 
-    /// Seconds from admission to the end of the trainers that are done.
-    pub fn residence_s(&self) -> Distribution {
+    /// Seconds from admission to the end of the trainers that are done, if any is.
+    pub fn residence_s(&self) -> Option<Distribution> {
         Distribution::of(
             self.finished
                 .iter()
@@ -111,8 +111,8 @@ impl Tally {
         )
     }
 
-    /// Mean speed-ups over one node of the trainers that are done.
-    pub fn speedup(&self) -> Distribution {
+    /// Mean speed-ups over one node of the trainers that are done, if any is.
+    pub fn speedup(&self) -> Option<Distribution> {
         Distribution::of(self.finished.iter().map(|trainer| trainer.speedup))
     }
 }
@@ -123,9 +123,9 @@ mod tests {
 
     #[test]
     fn quantiles_are_members_of_the_sample() {
-        let ages = Distribution::of((0..=100).map(f64::from));
+        let ages = Distribution::of((0..=100).map(f64::from)).unwrap();
         assert_eq!((ages.min, ages.p5, ages.median), (0.0, 5.0, 50.0));
         assert_eq!((ages.mean, ages.p95, ages.max), (50.0, 95.0, 100.0));
-        assert_eq!(Distribution::of([]), Distribution::default());
+        assert_eq!(Distribution::of([]), None);
     }
 }

@@ -324,6 +324,100 @@ fn a_task_that_fails_before_its_hello_keeps_its_trainer_off_the_node_and_two_tra
 }
 
 #[test]
+fn a_trainer_whose_tasks_fail_wherever_they_start_waits_longer_each_time() {
+    let mut bench = Bench::new(EngineConfig::default());
+    bench.tell(vec![idle(0..8), Event::TrainerArrived(info(1, 1, 4))]);
+    let fail = |bench: &mut Bench, node| {
+        let actions = bench.tell(vec![place_failed(1, node, PlaceFault::NodeOrTrainer)]);
+        placed(&actions)
+    };
+    assert_eq!(fail(&mut bench, 0), [1]);
+    assert_eq!(fail(&mut bench, 1), [2]);
+    assert_eq!(fail(&mut bench, 2), [0; 0]);
+    assert_eq!(bench.assigned(1), [0; 0]);
+    let wait = |bench: &mut Bench, pause_s: f64| {
+        assert_eq!(bench.trainer(1).resume_at_s, bench.now_s + pause_s);
+        bench.now_s = bench.wake_s.expect("a time to go on");
+        bench.tell(vec![Event::Timer])
+    };
+    assert_eq!(placed(&wait(&mut bench, 60.0)), [0]);
+    assert_eq!(fail(&mut bench, 0), [0; 0]);
+    // What ails it is mended meanwhile: as any other it gets what it asks for.
+    let actions = wait(&mut bench, 120.0);
+    assert_eq!(placed(&actions).len(), 1);
+    bench.obey(actions);
+    assert_eq!(bench.running_on(1).len(), 4);
+    assert_eq!(bench.trainer(1).failed_starts, 0);
+}
+
+#[test]
+fn tasks_that_fail_to_start_do_not_pause_a_trainer_that_trains_elsewhere() {
+    let mut bench = Bench::new(EngineConfig::default());
+    bench.live(vec![idle(0..2), Event::TrainerArrived(info(1, 2, 4))]);
+    for node in 2..6 {
+        assert_eq!(placed(&bench.tell(vec![idle(node..node + 1)])), [node]);
+        bench.tell(vec![place_failed(1, node, PlaceFault::NodeOrTrainer)]);
+    }
+    bench.live(vec![idle(6..7)]);
+    assert_eq!(bench.running_on(1), [0, 1, 6]);
+}
+
+#[test]
+fn an_agent_that_joins_ends_the_pause_that_its_peers_brought_about() {
+    let mut bench = Bench::new(EngineConfig::default());
+    bench.live(vec![idle(0..1), Event::TrainerArrived(info(1, 1, 4))]);
+    bench.tell(vec![lost(1, 0, LossReason::Preempted)]);
+    assert_eq!(placed(&bench.tell(vec![idle(1..5)])), [1, 2, 3, 4]);
+    let fail = |node| place_failed(1, node, PlaceFault::NodeOrTrainer);
+    bench.tell(vec![fail(1), fail(2), fail(3)]);
+    assert!(bench.trainer(1).resume_at_s > bench.now_s);
+    bench.live(vec![hello(1, 4)]);
+    assert_eq!(bench.running_on(1), [4]);
+    bench.live(vec![idle(5..6)]);
+    assert_eq!(bench.running_on(1), [4, 5]);
+}
+
+#[test]
+fn a_paused_trainer_keeps_nobody_from_admission() {
+    let mut bench = Bench::new(EngineConfig {
+        min_trainers: 1,
+        ..EngineConfig::default()
+    });
+    bench.live(vec![idle(0..2), Event::TrainerArrived(info(1, 1, 2))]);
+    bench.arrive(info(2, 1, 2));
+    assert_eq!(bench.assigned(2), [0; 0]);
+    let limited = |node| place_failed(1, node, PlaceFault::Trainer);
+    bench.tell(vec![
+        lost(1, 0, LossReason::Ended),
+        lost(1, 1, LossReason::Ended),
+    ]);
+    bench.live(vec![limited(0), limited(1)]);
+    assert_eq!(bench.running_on(2), [0, 1]);
+}
+
+#[test]
+fn a_trainers_end_is_its_last_decision() {
+    let mut bench = Bench::new(EngineConfig::default());
+    bench.live(vec![idle(0..4), Event::TrainerArrived(info(1, 1, 4))]);
+    let finished = Event::Finished {
+        trainer: TrainerId(1),
+        exit_code: 0,
+    };
+    bench.live(vec![lost(1, 3, LossReason::Preempted), finished]);
+    let last: Vec<&str> = bench.decisions[1..]
+        .iter()
+        .map(|it| it.reason.as_str())
+        .collect();
+    assert_eq!(
+        last,
+        [
+            "T1: 4 -> 3 nodes: n3 was taken by Slurm",
+            "T1: 3 -> 0 nodes: its training has ended",
+        ]
+    );
+}
+
+#[test]
 fn a_placement_that_fails_after_its_hello_is_the_loss_of_a_worker() {
     let mut bench = Bench::new(EngineConfig::default());
     bench.live(vec![idle(0..2), Event::TrainerArrived(info(1, 1, 2))]);

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use bftrainer_core::engine::{Event, LossReason, PlaceFault};
 use bftrainer_core::node::NodeId;
+use bftrainer_core::pool::Phase;
 use bftrainer_core::trainer::TrainerId;
 
 use super::agents::Agent;
@@ -263,7 +264,17 @@ impl World {
                     } else {
                         LossReason::Ended
                     };
-                    if !closing {
+                    let worker = self.engine.pool().get(node);
+                    let worker = worker.and_then(|it| it.worker_of(trainer));
+                    let has_joined = worker.is_none_or(|it| it.phase != Phase::Placed);
+                    if !closing && reason == LossReason::Ended && !has_joined {
+                        events.push(Event::PlaceFailed {
+                            trainer,
+                            node,
+                            fault: PlaceFault::NodeOrTrainer,
+                            reason: "it failed before its agent had joined".to_owned(),
+                        });
+                    } else if !closing {
                         events.push(Event::WorkerLost {
                             trainer,
                             node,

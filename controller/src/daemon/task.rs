@@ -1,71 +1,8 @@
-//! Arrays and their tasks: what Slurm says of each and what was asked of it.
-//! A task is (array job id, array task id); its job id changes.
+//! The tasks of an array: what Slurm says of each and what was asked of it. A task is
+//! (array job id, array task id); its job id changes.
 
-use std::collections::BTreeMap;
-
-use bftrainer::spec::Spec;
-use bftrainer::wire::Progress;
-
-use super::left::Left;
-use super::pace::Pace;
-use crate::classes::Requirement;
+use super::left::{Left, SAME_NODE_PAUSE_S};
 use crate::slurm::{BaseState, JobRecord};
-
-/// One trainer's array.
-#[derive(Clone, Debug)]
-pub struct Array {
-    /// The array job id.
-    pub id: u32,
-    /// Owner's uid.
-    pub owner_uid: u32,
-    /// Owner's name.
-    pub owner_name: String,
-    /// Account.
-    pub account: String,
-    /// Job name.
-    pub name: String,
-    /// What tells its owner's programs apart.
-    pub program: Option<String>,
-    /// Submission, epoch seconds.
-    pub submit_time_s: i64,
-    /// Where it was submitted.
-    pub work_dir: String,
-    /// Time limit asked for, minutes: the longest stay on one node.
-    pub stay_min: Option<u32>,
-    /// What its tasks ask of a node; nothing when that can't be understood.
-    pub requirement: Option<Requirement>,
-    /// Nodes that they may not run on.
-    pub excluded: Vec<String>,
-    /// Where it is in its admission.
-    pub admission: Admission,
-    /// The exit code with which it ended.
-    pub verdict: Option<i32>,
-    /// Why it has failed.
-    pub end_reason: Option<String>,
-    /// Its tasks.
-    pub tasks: BTreeMap<u32, Task>,
-    /// The newest progress line.
-    pub progress: Progress,
-    /// How fast it has been lately.
-    pub pace: Pace,
-    /// Workers that Slurm took the node from.
-    pub preemptions: u32,
-    /// Whether its owner was told that its tasks must be requeueable.
-    pub warned_of_requeue: bool,
-    /// Node-seconds in which ranks ran.
-    pub harvested_node_s: f64,
-}
-
-/// How far an array's admission is.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Admission {
-    /// Slurm was asked to hold it and to keep the specification.
-    Asked(Spec),
-    /// It takes part.
-    Admitted(Spec),
-    /// It does not, with the reason.
-    Refused(String),
-}
 
 /// One task as Slurm last reported it.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,6 +27,8 @@ pub struct Task {
     pub limit_min: Option<u32>,
     /// Restarts.
     pub restart_count: u32,
+    /// When it was queued again last, epoch seconds.
+    pub requeue_time_s: Option<i64>,
     /// Slurm's number for why it waits.
     pub wait_reason: u32,
     /// Whether Slurm may queue it again.
@@ -211,18 +150,18 @@ impl Task {
             end_time_s: 0,
             limit_min: None,
             restart_count: 0,
+            requeue_time_s: None,
             wait_reason: 0,
             requeue: true,
             plan: Plan::Rest,
-            // Slurm's submit time is that of the last requeue.
-            left: match record.restart_count {
-                0 => Left::default(),
-                _ => Left::some_node(record.submit_time_s as f64),
-            },
+            left: Left::default(),
             given_up: false,
             alone_since_s: None,
         };
         task.refresh(record);
+        if let Some(time_s) = task.requeue_time_s {
+            task.left = Left::some_node(time_s as f64);
+        }
         task
     }
 
@@ -238,6 +177,8 @@ impl Task {
         self.end_time_s = record.end_time_s;
         self.limit_min = record.limit_min;
         self.restart_count = record.restart_count;
+        // Slurm's submit time is that of the last requeue.
+        self.requeue_time_s = (record.restart_count > 0).then_some(record.submit_time_s);
         self.wait_reason = record.wait_reason;
         self.requeue = record.requeue;
     }
@@ -248,7 +189,12 @@ impl Task {
     /// counts as found again.
     pub fn turn(&mut self, now_s: f64, patience_s: f64, joined_run: Option<u32>) -> Turn {
         let runs_on = |node: &str| self.runs() && self.node.as_deref() == Some(node);
-        let is_forgotten = joined_run.is_some_and(|it| self.is_forgotten(it));
+        // The run that has begun as far as is known.
+        let begun = match self.plan {
+            Plan::Runs { restart_count, .. } => Some(restart_count),
+            _ => joined_run,
+        };
+        let is_forgotten = begun.is_some_and(|restart_count| self.is_forgotten(restart_count));
         match self.plan.clone() {
             Plan::Rest | Plan::Closing { .. } => Turn::AsAsked,
             Plan::Placing { node } | Plan::Placed { node, .. } if runs_on(&node) => {
@@ -269,11 +215,15 @@ impl Task {
                 node,
                 restart_count,
             } if runs_on(&node) && self.restart_count == restart_count => Turn::AsAsked,
-            Plan::Placed { node, .. } => self.lost(node, joined_run, now_s),
-            Plan::Runs {
-                node,
-                restart_count,
-            } => self.lost(node, Some(restart_count), now_s),
+            Plan::Placed { node, .. } | Plan::Runs { node, .. } => {
+                self.leave(&node, now_s);
+                let end = match self.base {
+                    BaseState::Pending if is_forgotten => RunEnd::Forgotten,
+                    BaseState::Pending => RunEnd::Requeued,
+                    _ => RunEnd::Over,
+                };
+                Turn::Lost { node, end }
+            }
             Plan::Leaving { .. } if self.runs() => Turn::AsAsked,
             Plan::Leaving { node } => {
                 self.leave(&node, now_s);
@@ -291,18 +241,6 @@ impl Task {
                 Turn::AsAsked
             }
         }
-    }
-
-    /// It is no longer on `node`, where the run after `begun` restarts had begun.
-    fn lost(&mut self, node: String, begun: Option<u32>, now_s: f64) -> Turn {
-        let is_forgotten = begun.is_some_and(|restart_count| self.is_forgotten(restart_count));
-        let end = match self.base {
-            BaseState::Pending if is_forgotten => RunEnd::Forgotten,
-            BaseState::Pending => RunEnd::Requeued,
-            _ => RunEnd::Over,
-        };
-        self.leave(&node, now_s);
-        Turn::Lost { node, end }
     }
 
     fn leave(&mut self, node: &str, now_s: f64) {
@@ -345,10 +283,14 @@ impl Task {
         self.base == BaseState::Pending && !self.completing && !self.flagged
     }
 
-    /// Whether it waits and was not yet released to end with its trainer.
-    pub fn waits_for_closing(&self) -> bool {
+    /// Whether it waits and is to be released to end with its trainer: it was not yet, and may
+    /// start on whatever node, the one that it left last included.
+    pub fn waits_for_closing(&self, now_s: f64) -> bool {
         let restart_count = self.restart_count;
-        self.waits() && (self.held || self.plan != Plan::Closing { restart_count })
+        let is_settled = |requeue_time_s| now_s - requeue_time_s as f64 >= SAME_NODE_PAUSE_S;
+        self.waits()
+            && self.requeue_time_s.is_none_or(is_settled)
+            && (self.held || self.plan != Plan::Closing { restart_count })
     }
 
     /// Whether it has ended for good.
@@ -358,86 +300,6 @@ impl Task {
                 self.base,
                 BaseState::Complete | BaseState::Cancelled | BaseState::Failed
             )
-    }
-}
-
-/// Most bytes of a command line that tells programs apart; what is longer may be cut.
-const MAX_PROGRAM_BYTES: usize = 1000;
-
-/// Job name, script and arguments: another argument may mean another network. What was
-/// given with `--wrap`, or is too long, can't be told apart.
-fn program(record: &JobRecord) -> Option<String> {
-    let program = format!("{} {}", record.name, record.command);
-    let is_known = !record.command.is_empty() && program.len() <= MAX_PROGRAM_BYTES;
-    is_known.then_some(program)
-}
-
-impl Array {
-    /// The array in `record`, with no tasks yet.
-    pub fn new(record: &JobRecord, admission: Admission, verdict: Option<i32>) -> Self {
-        Array {
-            id: record.array_job_id,
-            owner_uid: record.user_id,
-            owner_name: record.user_name.clone(),
-            account: record.account.clone(),
-            name: record.name.clone(),
-            program: program(record),
-            submit_time_s: record.submit_time_s,
-            work_dir: record.work_dir.clone(),
-            stay_min: record.limit_min,
-            requirement: Requirement::new(&record.request).ok(),
-            excluded: record.request.excluded.clone(),
-            admission,
-            verdict,
-            end_reason: None,
-            tasks: BTreeMap::new(),
-            progress: Progress::default(),
-            pace: Pace::default(),
-            preemptions: 0,
-            warned_of_requeue: false,
-            harvested_node_s: 0.0,
-        }
-    }
-
-    /// The specification when the array takes part.
-    pub fn spec(&self) -> Option<&Spec> {
-        match &self.admission {
-            Admission::Admitted(spec) => Some(spec),
-            Admission::Asked(_) | Admission::Refused(_) => None,
-        }
-    }
-
-    /// Tasks that have not ended.
-    pub fn open_tasks(&self) -> u32 {
-        self.tasks.values().filter(|task| !task.ended()).count() as u32
-    }
-
-    /// The waiting task that left `node` longest ago, and not after `before_s`, epoch seconds.
-    pub fn free_task(&mut self, node: &str, before_s: f64) -> Option<(u32, &mut Task)> {
-        let left_s = |task: &Task| task.left.left_s(node);
-        self.tasks
-            .iter_mut()
-            .filter(|(_, task)| task.plan == Plan::Rest && task.waits())
-            .filter(|(_, task)| left_s(task) <= before_s)
-            .min_by(|(_, a), (_, b)| left_s(a).total_cmp(&left_s(b)))
-            .map(|(id, task)| (*id, task))
-    }
-
-    /// The task whose worker is, or shall be, on `node`: one that runs there before
-    /// one that is to start, and that before one that leaves.
-    pub fn task_on(&self, node: &str) -> Option<u32> {
-        self.tasks
-            .iter()
-            .filter(|(_, task)| task.plan.node() == Some(node))
-            .min_by_key(|(_, task)| match task.plan {
-                Plan::Runs { .. } => 0,
-                Plan::Placed { .. } => 1,
-                Plan::Placing { .. } => 2,
-                Plan::Leaving { .. } => 3,
-                // These have no node.
-                Plan::Rest | Plan::Gone { .. } | Plan::Closing { .. } => 4,
-            })
-            .map(|(id, _)| *id)
     }
 }
 
@@ -481,32 +343,6 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn of_two_tasks_on_a_node_the_one_that_runs_counts() {
-        let refused = Admission::Refused(String::new());
-        let mut array = Array::new(&record(0), refused, None);
-        let node = || "n1".to_owned();
-        let plans = [
-            Plan::Leaving { node: node() },
-            Plan::Placing { node: node() },
-            Plan::Placed {
-                node: node(),
-                deadline_s: 0.0,
-            },
-            Plan::Runs {
-                node: node(),
-                restart_count: 0,
-            },
-        ];
-        for (id, plan) in (0..).zip(plans) {
-            let mut task = Task::new(&record(id));
-            task.plan = plan;
-            array.tasks.insert(id, task);
-            assert_eq!(array.task_on("n1"), Some(id));
-        }
-        assert_eq!(array.task_on("n2"), None);
-    }
-
-    #[test]
     fn a_run_that_waits_to_be_started_again_was_forgotten_unless_it_was_requeued() {
         for (base, restart_count, end) in [
             (BaseState::Pending, 0, RunEnd::Forgotten),
@@ -527,19 +363,21 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn of_the_tasks_that_wait_the_one_that_left_the_node_longest_ago_comes_back() {
-        let mut array = Array::new(&record(0), Admission::Refused(String::new()), None);
-        for (id, left_at_s) in [(0, 105.0), (1, 100.0)] {
-            let mut task = Task::new(&record(id));
-            task.base = BaseState::Pending;
-            task.left.leaves("n1", left_at_s);
-            array.tasks.insert(id, task);
-        }
-        let mut free = |node, before_s| array.free_task(node, before_s).map(|(id, _)| id);
-        assert_eq!(free("n1", 99.0), None);
-        assert_eq!(free("n1", 102.0), Some(1));
-        assert_eq!(free("n1", 110.0), Some(1));
-        assert_eq!(free("n2", 99.0), Some(0));
+    fn a_task_that_has_just_left_a_node_is_not_released_to_end_there() {
+        let mut shown = record(0);
+        shown.base = BaseState::Pending;
+        shown.priority = 0;
+        shown.submit_time_s = 100;
+        // It never ran: its submission matters to no node.
+        assert!(Task::new(&shown).waits_for_closing(100.5));
+        shown.restart_count = 1;
+        let mut task = Task::new(&shown);
+        assert!(!task.waits_for_closing(100.5));
+        assert!(task.waits_for_closing(111.0));
+        let restart_count = 1;
+        task.plan = Plan::Closing { restart_count };
+        task.held = false;
+        assert!(!task.waits_for_closing(111.0), "it was released");
     }
 
     #[test]
